@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::Value;
 
-use crate::upstream::{Call, Reply, Target, Upstream};
+use crate::wire::upstream::{Call, Reply, Target, Upstream};
 
 /// Calls one server.
 #[derive(Debug)]

@@ -21,22 +21,17 @@
 //! | [`proxy`] | one function for each operation; everything else streams through |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
 //! | [`store`] | usage under its key, rows of jobs that are out, what was set by hand: each operation one atomic step |
-//! | [`pressure`] | how much waits in bounded queues, and whether an enqueue fits: sums under one lock, no I/O |
+//! | [`bounds`] | how much waits in bounded queues, and whether an enqueue fits: sums under one lock, no I/O |
 //! | [`policy`] | which limits apply to a job, and which can apply to a queue |
 //! | [`limit`] | the limiter: all limits of a key are asked, then all are taken; pure |
-//! | [`upstream`] | calls to the backend, and whether one may be made again |
-//! | [`events`] | the sidecar's events: one ring, each encoded once, and sending never waits |
-//! | [`metrics`] | every series, declared once |
-//! | [`ojs`] | which operation a path names, and the names of headers |
-//! | [`traces`] | the spans of a request: what it waits for |
-//! | [`otlp`] | sends them to a collector, where that is wanted |
+//! | [`told`] | what the sidecar tells: its events, in one ring, each encoded once; and every series, declared once |
+//! | [`wire`] | calls to the backend, and whether one may be made again; names of paths and headers; the spans of a request |
+//! | [`otlp`] | sends spans to a collector, where that is wanted |
 //! | [`log`] | writes the log's lines in a thread of its own, and shortens foreign texts in them |
 //! | [`json`] | JSON as byte ranges, so that unchanged parts keep their bytes |
 //! | [`duration`] | durations such as `PT1M` and `100ms` |
 //! | [`life`] | what a service manager is told |
-//! | [`boxed`] | makes a future in the box where it will live |
 //! | [`tls`] | what a listener shows and whom it lets in, whom we trust and what we show when we call, and names in certificates |
-//! | [`tick`] | one reading of the clock for each poll of a connection |
 //! | [`net`] | the only door to the network: sockets, or a network in memory |
 //! | [`backend`] | an OJS backend in memory for `dev`, `demo` and tests; it shares no code with the sidecar but `net` |
 //!
@@ -47,7 +42,7 @@
 //! From its first byte to its last, with the files in the order in which it meets them. Paths are under `src/`.
 //!
 //! 1. **Read.** `server/connection.rs` serves the connection; a head that could be read in two ways is refused.
-//!    `proxy/service.rs` names the operation (`ojs.rs`) and has the body read. `proxy/fetch/answer.rs` goes on from
+//!    `proxy/service.rs` names the operation (`wire/ojs.rs`) and has the body read. `proxy/fetch/answer.rs` goes on from
 //!    there to the end: it reads what is asked (`proxy/fetch/asked.rs`) and whose credentials these are
 //!    (`proxy/scope.rs`).
 //! 2. **Sections.** `proxy/fetch/section.rs` finds out once what can touch a FETCH here at all (its `Reach`). Then it
@@ -74,7 +69,7 @@
 //!
 //! 1. [`proxy`] reads the job's id and finds its row in the [`store`]: who claimed it, and under which id
 //!    the backend knows the claim.
-//! 2. The ACK goes [`upstream`] under that id, again and again for a while if no answer comes: the job ran,
+//! 2. The ACK goes upstream ([`wire`]) under that id, again and again for a while if no answer comes: the job ran,
 //!    and nobody else may run it.
 //! 3. Once the backend has carried it out, the row ends and with it the slots. The [`hold`] wakes those who
 //!    wait for one of them, here and at the sidecars that share the store.
@@ -126,35 +121,33 @@
 //!
 //! # Who may import whom
 //!
-//! Each line says what a module may use; arrows point to lines further down only. Ten rooms are crates of their own,
-//! so that the compiler keeps their walls and each can be read, built and tested alone: [`limit`], [`store`], [`policy`],
-//! [`hold`], [`json`], [`duration`], [`net`], [`tls`], [`log`] and [`backend`]. For all others `tests/house.rs` compares
+//! Each line says what a module may use; arrows point to lines further down only. Fourteen rooms are crates of their
+//! own, so that the compiler keeps their walls and each can be read, built and tested alone: [`config`], [`bounds`],
+//! [`told`], [`wire`], [`limit`], [`store`], [`policy`], [`hold`], [`json`], [`duration`], [`net`], [`tls`], [`log`] and
+//! [`backend`]. For all others `tests/house.rs` compares
 //! this table with the sources.
 //!
 //! ```text
 //! main     -> program
-//! program  -> ask backend cli config demo doctor life log net otlp run store traces upstream
-//! demo     -> backend cli client config net run store upstream
-//! doctor   -> ask client config duration net proxy::BackendFacts proxy::Stranger run store upstream
-//! ask      -> cli client config duration limit net ojs tls upstream
-//! client   -> upstream
-//! run      -> admin config life metrics net proxy server store tls upstream
+//! program  -> ask backend cli config demo doctor life log net otlp run store wire
+//! demo     -> backend cli client config net run store wire
+//! doctor   -> ask client config duration net proxy::BackendFacts proxy::Stranger run store wire
+//! ask      -> cli client config duration limit net tls wire
+//! client   -> wire
+//! run      -> admin config life net proxy server store tls told wire
 //! cli      -> config duration manual ship
-//! admin    -> config metrics proxy server tls
-//! server   -> net ojs proxy::body proxy::load proxy::respond tick tls traces upstream
-//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store tick tls traces upstream
-//! config   -> duration limit policy pressure store tls upstream
-//! pressure -> duration json limit policy upstream
+//! admin    -> config proxy server tls told
+//! server   -> net proxy::body proxy::load proxy::respond tls wire
+//! proxy    -> bounds config duration hold json limit log policy store tls told wire
+//! config   -> bounds duration limit policy store tls wire
+//! bounds   -> duration json limit policy wire
 //! hold     -> limit policy store
-//! events   -> duration json limit metrics ojs
-//! metrics  -> limit
 //! store    -> limit log tls
 //! policy   -> duration json limit
-//! otlp     -> net ojs tls traces upstream
-//! upstream -> boxed net tick tls traces
-//! traces   -> ojs
+//! told     -> duration json limit wire
+//! otlp     -> net tls wire
+//! wire     -> net tls
 //! backend  -> net
-//! ojs      ->
 //! limit    ->
 //! life     ->
 //! log      ->
@@ -162,8 +155,6 @@
 //! ship     ->
 //! json     ->
 //! duration ->
-//! boxed    ->
-//! tick     ->
 //! tls      ->
 //! net      ->
 //! ```
@@ -196,31 +187,22 @@ extern crate self as ojs_throttle;
 pub mod equipment;
 
 pub use {
-    ojs_backend as backend, ojs_duration as duration, ojs_hold as hold, ojs_json as json,
-    ojs_limit as limit, ojs_log as log, ojs_net as net, ojs_policy as policy, ojs_store as store,
-    ojs_tls as tls,
+    ojs_backend as backend, ojs_bounds as bounds, ojs_config as config, ojs_duration as duration,
+    ojs_hold as hold, ojs_json as json, ojs_limit as limit, ojs_log as log, ojs_net as net,
+    ojs_policy as policy, ojs_store as store, ojs_tls as tls, ojs_told as told, ojs_wire as wire,
 };
 
 pub mod admin;
 pub mod ask;
-pub mod boxed;
 pub mod cli;
 pub mod client;
-pub mod config;
 pub mod demo;
 pub mod doctor;
-pub mod events;
 pub mod life;
 pub mod manual;
-pub mod metrics;
-pub mod ojs;
 pub mod otlp;
-pub mod pressure;
 pub mod program;
 pub mod proxy;
 pub mod run;
 pub mod server;
 pub mod ship;
-pub mod tick;
-pub mod traces;
-pub mod upstream;

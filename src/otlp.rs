@@ -1,4 +1,4 @@
-//! Sends the spans of [`crate::traces`] to a collector: OTLP over HTTP, by the crates of the OpenTelemetry project, which
+//! Sends the spans of [`crate::wire::traces`] to a collector: OTLP over HTTP, by the crates of the OpenTelemetry project, which
 //! read the standard `OTEL_*` variables. It is a feature of the build, `otlp`; without it nothing is sent, and who asks
 //! for it is told.
 

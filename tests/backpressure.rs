@@ -25,12 +25,12 @@ mod prelude {
 
     pub use http::Method;
     pub use ojs_throttle::backend::Lax;
+    pub use ojs_throttle::bounds::{
+        Admission, Counts, EnqueueOutcome, FileBounds, Given, HeldCount, Now, Pressure, Want,
+    };
     pub use ojs_throttle::limit::Timestamp;
     pub use ojs_throttle::net::{Net, sim};
     pub use ojs_throttle::policy::Pattern;
-    pub use ojs_throttle::pressure::{
-        Admission, Counts, EnqueueOutcome, FileBounds, Given, HeldCount, Now, Pressure, Want,
-    };
     pub use ojs_throttle::store::memory::MemoryStore;
     pub use serde_json::{Value, json};
     pub use tokio::time::{Instant, sleep};

@@ -19,7 +19,8 @@ use clap::{CommandFactory, Parser};
 use ojs_throttle::cli::Cli;
 use ojs_throttle::config::{self, Diff, Settings};
 use ojs_throttle::json::Json;
-use ojs_throttle::{events, manual, metrics, policy, ship};
+use ojs_throttle::told::{events, metrics};
+use ojs_throttle::{manual, policy, ship};
 
 fn read(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -116,8 +117,8 @@ fn every_command_on_a_page_is_one() {
 #[test]
 fn the_manual_has_every_metric() {
     let (values, names) = (
-        read("src/metrics/registry.rs"),
-        read("src/metrics/names.rs"),
+        read("src/told/metrics/registry.rs"),
+        read("src/told/metrics/names.rs"),
     );
     let program = values.split("#[cfg(test)]").next().unwrap().to_owned() + &names;
     let declared: BTreeSet<String> = program

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ojs_throttle::metrics::Metrics;
+use ojs_throttle::told::metrics::Metrics;
 
 /// Bytes of this process that are in memory.
 fn resident() -> usize {

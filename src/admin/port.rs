@@ -16,7 +16,6 @@ use tower::{ServiceBuilder, ServiceExt};
 
 use super::page;
 use crate::config::TlsSettings;
-use crate::metrics::Metrics;
 use crate::proxy::body::Body;
 use crate::proxy::control::{guard, verbs};
 use crate::proxy::respond::{self, Fault};
@@ -24,6 +23,7 @@ use crate::proxy::state::{SidecarFacts, States};
 use crate::proxy::{ADMIN, Proxy, measure};
 use crate::server;
 use crate::tls::ListenerTls;
+use crate::told::metrics::Metrics;
 
 /// How long a page may take.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::port::{AdminPort, AskError};
 use crate::cli::{Clear, LimitArgs, Note, OfKey, PauseArgs};
 use crate::duration;
-use crate::ojs::{self, shell_word};
+use crate::wire::ojs::{self, shell_word};
 
 /// What can be set: the routes. `limit` has an option of the same name for each.
 const SET: [&str; 2] = ["override", "next-start"];

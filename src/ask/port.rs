@@ -11,7 +11,7 @@ use crate::client::JsonClient;
 use crate::config::{ServerSettings, TlsSettings};
 use crate::net::Net;
 use crate::tls::{self, ListenerTls};
-use crate::upstream::{CallBounds, Target, Upstream};
+use crate::wire::upstream::{CallBounds, Target, Upstream};
 
 /// Where the admin port is if nobody says.
 pub const DEFAULT: &str = "http://127.0.0.1:9091";

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::port::{AdminPort, AskError};
 use super::why::{list, text};
 use crate::cli::{OfSubqueues, SubqueuesArgs};
-use crate::ojs;
+use crate::wire::ojs;
 
 const PATH: &str = "/throttle/v1/subqueues";
 const NAMES: &str =

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::port::{AdminPort, AskError};
 use super::why::{list, text};
 use crate::cli::{Sort, Top};
-use crate::ojs;
+use crate::wire::ojs;
 
 /// Makes a terminal empty.
 const CLEAR: &str = "\x1b[2J\x1b[H";

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::port::{AdminPort, AskError};
 use crate::cli::OfKey;
-use crate::ojs;
+use crate::wire::ojs;
 
 /// The path of `why` with its question: names and values.
 pub fn why_path<'a>(question: impl Iterator<Item = (String, &'a str)>) -> String {

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::kinds::{MOST_PEM, content};
 use super::settings::{SETTINGS, Settings};
-use crate::duration;
-use crate::tls::{self, Lifetime};
+use ojs_duration as duration;
+use ojs_tls::{self as tls, Lifetime};
 
 /// What to do about a certificate that ends.
 pub const RENEW: &str = "renew it: a changed file counts without a restart";

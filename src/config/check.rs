@@ -13,7 +13,7 @@ use super::meaning::{Meaning, meaning};
 use super::report::{Colours, Report};
 use super::settings::Settings;
 use super::sources::Sources;
-use crate::policy::{Match, PolicySet};
+use ojs_policy::{Match, PolicySet};
 
 /// What `check` prints, and how the process ends.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::secret::Secret;
-use crate::upstream::BaseUrl;
+use ojs_wire::upstream::BaseUrl;
 
 /// Variables of the environment, each with the setting that it is. They win over the file, and options over them.
 pub(super) const VARIABLES: [(&str, &str); 6] = [

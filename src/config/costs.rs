@@ -7,12 +7,12 @@ use std::sync::Arc;
 use toml::de::DeValue;
 
 use super::reader::{Reported, TomlTable};
-use crate::limit::{CostRule, Key, Limits};
-use crate::policy::fields::Fields;
-use crate::policy::limits::required;
-use crate::policy::numbers::{self, LARGEST_NUMBER, Wrong};
-use crate::policy::words::Nested;
-use crate::policy::{Fair, Prices, Template};
+use ojs_limit::{CostRule, Key, Limits};
+use ojs_policy::fields::Fields;
+use ojs_policy::limits::required;
+use ojs_policy::numbers::{self, LARGEST_NUMBER, Wrong};
+use ojs_policy::words::Nested;
+use ojs_policy::{Fair, Prices, Template};
 
 const COST: Nested = Nested {
     name: "cost",

@@ -11,14 +11,14 @@ use super::kinds::{SettingKind as _, address, count, must_have_certificates, pat
 use super::places::EGRESS;
 use super::reader::TomlTable;
 use super::secret::Secret;
-use crate::duration::short;
-use crate::limit::{Cost, Limits, Rate};
-use crate::policy::fields::Fields;
-use crate::policy::limits::limits;
-use crate::policy::numbers::LARGEST_NUMBER;
-use crate::policy::{Policy, Sample, Template};
-use crate::store::guard::Declared;
-use crate::upstream::BaseUrl;
+use ojs_duration::short;
+use ojs_limit::{Cost, Limits, Rate};
+use ojs_policy::fields::Fields;
+use ojs_policy::limits::limits;
+use ojs_policy::numbers::LARGEST_NUMBER;
+use ojs_policy::{Policy, Sample, Template};
+use ojs_store::guard::Declared;
+use ojs_wire::upstream::BaseUrl;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -1,8 +1,8 @@
 //! What entries of several lists have: a name, and what is declared for the time when the store is lost.
 
 use super::reader::{Text, TomlTable};
-use crate::limit::Key;
-use crate::store::guard::OnStoreError;
+use ojs_limit::Key;
+use ojs_store::guard::OnStoreError;
 
 /// Names that no entry may have: limits of jobs and of queues go by them.
 const TAKEN: [&str; 2] = ["job", "queue"];

@@ -5,8 +5,8 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::reader::{FoundField, TomlTable};
-use crate::policy::fields::Fields;
-use crate::policy::{Backoff, Feedback, Pattern};
+use ojs_policy::fields::Fields;
+use ojs_policy::{Backoff, Feedback, Pattern};
 
 /// The shortest and the longest pause.
 const WITHIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(86_400));

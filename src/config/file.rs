@@ -19,7 +19,7 @@ use super::report::{Problem, ProblemSeverity, Report};
 use super::settings::{Settings, TablesByName};
 use super::sources::{SourceKind, SourceText, Sources};
 use super::tls::must_be_identity;
-use crate::upstream::BaseUrl;
+use ojs_wire::upstream::BaseUrl;
 
 /// Reads whole files as one, and puts the environment and the command line over them.
 pub(super) fn read(files: Sources, overrides: &CommandLine) -> Result<Settings, Report> {

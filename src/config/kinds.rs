@@ -16,13 +16,13 @@ use super::choices::StoreUrl;
 use super::listen::Listen;
 use super::reader::TomlTable;
 use super::secret::Secret;
-use crate::duration::plain;
-use crate::limit::Key;
-use crate::policy::fields::Fields;
-use crate::policy::numbers::plain_size;
-use crate::store::{postgres, redis, sqlite};
-use crate::tls;
-use crate::upstream::BaseUrl;
+use ojs_duration::plain;
+use ojs_limit::Key;
+use ojs_policy::fields::Fields;
+use ojs_policy::numbers::plain_size;
+use ojs_store::{postgres, redis, sqlite};
+use ojs_tls as tls;
+use ojs_wire::upstream::BaseUrl;
 
 /// The largest file of a token, in bytes.
 const MOST_TOKEN: u32 = 64 << 10;

@@ -6,11 +6,11 @@ use super::choices::StoreUrl;
 use super::egress::EgressSettings;
 use super::places::{EGRESS, POLICIES, QUEUES, TENANTS};
 use super::settings::Settings;
-use crate::duration;
-use crate::limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
-use crate::policy::subqueue::Spread;
-use crate::policy::{Match, Pattern, Policy, PolicySet, Prices, Sample, Template};
-use crate::pressure::Given;
+use ojs_bounds::Given;
+use ojs_duration as duration;
+use ojs_limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
+use ojs_policy::subqueue::Spread;
+use ojs_policy::{Match, Pattern, Policy, PolicySet, Prices, Sample, Template};
 
 /// What a store in memory means where queues have subqueues.
 pub const FORGETS_SUBQUEUES: &str = "the memory store forgets that with the process: a sidecar that starts without the setting looks once, and leaves what comes there later";

@@ -3,7 +3,7 @@
 use toml::de::DeValue;
 
 use super::reader::{FoundField, Text, TomlTable};
-use crate::policy::Pattern;
+use ojs_policy::Pattern;
 
 /// The characters that names of one sort have. A pattern with another one can never match.
 #[derive(Clone, Copy)]

@@ -15,14 +15,14 @@ use super::patterns::{QUEUE, TYPE, patterns};
 use super::places::POLICIES;
 use super::queues::queues;
 use super::reader::{Text, TomlTable};
-use crate::limit::{Limits, MOST_WINDOWS, OnLimit, each_window};
-use crate::policy::limits::limits;
-use crate::policy::{
+use ojs_bounds::FileBounds;
+use ojs_limit::{Limits, MOST_WINDOWS, OnLimit, each_window};
+use ojs_policy::limits::limits;
+use ojs_policy::{
     Accept, KeyMissing, Match, ON_LIMIT, Pattern, Policy, PolicySet, Prices, Sample, Template,
 };
-use crate::pressure::FileBounds;
-use crate::store::guard::{Declared, OnStoreError};
-use crate::store::reserved;
+use ojs_store::guard::{Declared, OnStoreError};
+use ojs_store::reserved;
 
 /// A `[[policy]]` as far as it could be read. The spans say where messages point.
 struct WrittenPolicy {

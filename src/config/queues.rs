@@ -12,13 +12,13 @@ use super::patterns::{QUEUE, patterns};
 use super::places::QUEUES;
 use super::reader::TomlTable;
 use super::tenants::tenants;
-use crate::limit::Limits;
-use crate::policy::fields;
-use crate::policy::limits::limits;
-use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Spread, longest_base, split};
-use crate::policy::{Pattern, Prices, QueueLimits};
-use crate::pressure::given::{self, BOUNDS};
-use crate::pressure::{FileBounds, Given, OverflowStrategy};
+use ojs_bounds::given::{self, BOUNDS};
+use ojs_bounds::{FileBounds, Given, OverflowStrategy};
+use ojs_limit::Limits;
+use ojs_policy::fields;
+use ojs_policy::limits::limits;
+use ojs_policy::subqueue::{COUNT, MOST_OF_ALL, Spread, longest_base, split};
+use ojs_policy::{Pattern, Prices, QueueLimits};
 
 /// Refuses `drop_oldest` in an entry that is for every queue.
 fn refuse_drop_for_all(table: &mut TomlTable<'_>) {

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::places::{Places, SETTINGS};
 use super::report::{Problem, ProblemSeverity};
 use super::sources::Sources;
-use crate::policy::nearest;
+use ojs_policy::nearest;
 
 /// The problems and the known fields so far.
 #[derive(Default)]

@@ -46,7 +46,7 @@ pub struct Report {
     sources: Sources,
     problems: Vec<Problem>,
     /// The files beside the config file that were read for it.
-    pub(crate) files: Vec<PathBuf>,
+    pub files: Vec<PathBuf>,
 }
 
 impl Report {

@@ -26,7 +26,7 @@ impl fmt::Debug for Secret {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Settings;
+    use crate::Settings;
 
     #[test]
     fn a_secret_is_not_printed() {

@@ -30,11 +30,11 @@ use super::report::Report;
 use super::secret::Secret;
 use super::sources::Sources;
 use super::tls::{TlsSettings, secured};
-use crate::policy::{Accept, PolicySet};
-use crate::pressure::FileBounds;
-use crate::store::guard::{Declared, OnStoreError};
-use crate::store::reserved;
-use crate::upstream::BaseUrl;
+use ojs_bounds::FileBounds;
+use ojs_policy::{Accept, PolicySet};
+use ojs_store::guard::{Declared, OnStoreError};
+use ojs_store::reserved;
+use ojs_wire::upstream::BaseUrl;
 
 /// The longest that an answer may be kept back: the SDKs give up after 30 s.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(25);

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::patterns::{Names, patterns};
 use super::places::TENANTS;
 use super::reader::TomlTable;
-use crate::policy::Pattern;
-use crate::policy::fields::Fields;
+use ojs_policy::Pattern;
+use ojs_policy::fields::Fields;
 
 /// The ids of tenants (multi-tenancy text, 5.2).
 const TENANT: Names = Names {

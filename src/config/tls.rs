@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::kinds::{ReadAndShown, SettingKind, path, pem};
 use super::patterns::texts;
 use super::reader::TomlTable;
-use crate::tls::{self, BadPem, ListenerTls};
+use ojs_tls::{self as tls, BadPem, ListenerTls};
 
 /// What is shown where the files are not named as they should be.
 const EXAMPLE: &str = "{ cert_file = \"tls.crt\", key_file = \"tls.key\" }";

@@ -9,11 +9,11 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::reader::{FoundField, Reported, Text, TomlTable, kind_of};
-use crate::duration;
-use crate::policy::fields::{FieldValue, Fields};
-use crate::policy::numbers::{self, Wrong};
-use crate::policy::words::Nested;
-use crate::policy::words::RATE;
+use ojs_duration as duration;
+use ojs_policy::fields::{FieldValue, Fields};
+use ojs_policy::numbers::{self, Wrong};
+use ojs_policy::words::Nested;
+use ojs_policy::words::RATE;
 
 impl<'r> Fields<'r> for TomlTable<'r> {
     type Error = Reported;

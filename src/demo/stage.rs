@@ -25,7 +25,7 @@ use crate::client::JsonClient;
 use crate::config::Settings;
 use crate::net::Net;
 use crate::run::{Env, Running, Stop};
-use crate::upstream::{CallBounds, Target, Upstream};
+use crate::wire::upstream::{CallBounds, Target, Upstream};
 
 /// How long one call may take, as with most SDKs.
 const PATIENCE: Duration = Duration::from_secs(30);

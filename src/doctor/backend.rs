@@ -17,7 +17,7 @@ use crate::duration;
 use crate::proxy::{BackendFacts, Stranger};
 use crate::run;
 use crate::store::sidecar_of;
-use crate::upstream::{Reply, Upstream};
+use crate::wire::upstream::{Reply, Upstream};
 
 const PART: &str = "backend";
 /// How long most SDKs sleep after an empty FETCH.

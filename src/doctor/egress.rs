@@ -4,7 +4,7 @@ use super::diagnosis::{Diagnosis, Evidence, Severity};
 use super::surroundings::DoctorEnv;
 use crate::config::{EgressSettings, Settings};
 use crate::run;
-use crate::upstream::Upstream;
+use crate::wire::upstream::Upstream;
 
 const PART: &str = "egress";
 

@@ -25,10 +25,10 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::wanted::{is_wanted, names_endpoint, variable};
 use crate::net::Net;
-use crate::ojs;
 use crate::tls::ClientFiles;
-use crate::traces;
-use crate::upstream::{Call, CallBounds, Target, Upstream};
+use crate::wire::ojs;
+use crate::wire::traces;
+use crate::wire::upstream::{Call, CallBounds, Target, Upstream};
 
 /// The name under which a collector shows us, unless `OTEL_SERVICE_NAME` says another.
 const NAME: &str = "ojs-throttle";

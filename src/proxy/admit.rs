@@ -1,4 +1,4 @@
-//! What enqueues and looks at bounded queues keep between requests, beside [`crate::pressure`].
+//! What enqueues and looks at bounded queues keep between requests, beside [`crate::bounds`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::depth::{BackendStats, Unbounded};
-use crate::pressure::Pressure;
+use crate::bounds::Pressure;
 
 /// The most looks that are on their way at once: each has a connection.
 pub(super) const LOOKS_AT_ONCE: usize = 16;

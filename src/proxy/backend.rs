@@ -13,8 +13,8 @@ use super::REPLY_DEPTH;
 use crate::config::UpstreamSettings;
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::ojs;
-use crate::upstream::Reply;
+use crate::wire::ojs;
+use crate::wire::upstream::Reply;
 
 /// How the backend behaves where the official ones differ.
 #[derive(Debug, Default)]

@@ -11,8 +11,8 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 
-pub use crate::upstream::BodyError;
-use crate::upstream::{NotCollected, ReplyBody, collect, hold};
+pub use crate::wire::upstream::BodyError;
+use crate::wire::upstream::{NotCollected, ReplyBody, collect, hold};
 
 /// How deep JSON may nest in requests on routes that are read.
 pub(crate) const DEPTH: usize = 64;

@@ -7,8 +7,8 @@ use http::StatusCode;
 
 use super::{Proxy, REPLY_DEPTH, scope};
 use crate::json::{Json, quote};
-use crate::tick;
-use crate::upstream::{Call, Reply, UpstreamError};
+use crate::wire::tick;
+use crate::wire::upstream::{Call, Reply, UpstreamError};
 
 /// The first and the longest pause between tries.
 pub(super) const PAUSES: (Duration, Duration) =
@@ -102,7 +102,7 @@ pub(super) enum Lookup {
 
 /// Asks for a job under a scope's credentials.
 pub(super) async fn look_up(proxy: &Proxy, scope: u64, job: &str) -> Lookup {
-    let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
+    let target = format!("/ojs/v1/jobs/{}", crate::wire::ojs::encoded(job));
     let Ok(reply) = call(proxy, "get_job", get(proxy, scope, target)).await else {
         return Lookup::Unanswered;
     };

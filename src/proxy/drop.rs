@@ -13,8 +13,8 @@ use crate::hold::{Held, Pick};
 use crate::json::Json;
 use crate::limit::{Limited, OnLimit};
 use crate::log::cut;
-use crate::metrics::Counted;
-use crate::upstream::Call;
+use crate::told::metrics::Counted;
+use crate::wire::upstream::Call;
 
 /// How long after an attempt that came to nothing the next one is made.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -114,7 +114,7 @@ pub(super) async fn end_claimed(
 }
 
 async fn cancel_refused(proxy: &Proxy, scope: u64, job: &Arc<str>) -> DropEnd {
-    let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
+    let target = format!("/ojs/v1/jobs/{}", crate::wire::ojs::encoded(job));
     let call = Call {
         method: http::Method::DELETE,
         ..calls::get(proxy, scope, target)

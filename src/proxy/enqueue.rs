@@ -27,14 +27,14 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 
-use crate::boxed::boxed;
+use crate::bounds::TakenPlaces;
 use crate::json::{self, Json, Kind, Splice};
 use crate::limit::{Limited, Space};
-use crate::metrics::Counted;
 use crate::policy::job::meta_of;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
-use crate::pressure::TakenPlaces;
-use crate::upstream::{Call, UpstreamError};
+use crate::told::metrics::Counted;
+use crate::wire::boxed::boxed;
+use crate::wire::upstream::{Call, UpstreamError};
 use routes::Routed;
 pub(super) use sent::{Sends, unreadable};
 use sent::{SentJob, VISIBILITY};

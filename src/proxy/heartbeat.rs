@@ -19,12 +19,12 @@ use super::body::Body;
 use super::outlive::to_the_end;
 use super::prove::{Extension, named};
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, calls, ours, respond, rows};
-use crate::boxed::boxed;
 use crate::json::{Json, Kind, Member, Splice, quote};
-use crate::metrics::Counted;
 use crate::store::{Change, KnownRow, LedgerExt, Row};
-use crate::tick;
-use crate::upstream::{Call, Reply};
+use crate::told::metrics::Counted;
+use crate::wire::boxed::boxed;
+use crate::wire::tick;
+use crate::wire::upstream::{Call, Reply};
 
 /// The longest that a worker waits for the backend's answers to its heartbeat, and the least time that the backend
 /// gets where the store was slow.

@@ -14,16 +14,16 @@ use super::live::Live;
 use super::names::{self, ReplyKind};
 use super::subqueues::Subqueues;
 use super::{REPLY_DEPTH, Sidecar, mirror, scope, tell};
+use crate::bounds::Mark;
 use crate::hold::{Held, Lane, Proof};
 use crate::json::{self, Json, JsonError, Kind, Reader};
 use crate::limit::{Limited, Timestamp, most_paid};
-use crate::metrics::Counted;
 use crate::policy::price::{self, Unpaid};
 use crate::policy::subqueue::{self, Subqueue};
 use crate::policy::{self, Accept, JobView, LimitCache};
-use crate::pressure::Mark;
 use crate::store::{Claim, Claimed};
-use crate::upstream::Reply;
+use crate::told::metrics::Counted;
+use crate::wire::upstream::Reply;
 
 /// How long a claim or a slot lasts where nobody said (HTTP binding: 30 s).
 pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);

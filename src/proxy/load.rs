@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use crate::tls::ListenerTls;
-use crate::upstream::Upstream;
+use crate::wire::upstream::Upstream;
 
 /// How long a thing that goes on is not said again.
 const SILENCE: Duration = Duration::from_secs(60);

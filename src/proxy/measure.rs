@@ -9,9 +9,9 @@ use super::subqueues::SpreadOfQueue;
 use super::{Sidecar, depth, waiting, why};
 use crate::duration;
 use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
-use crate::metrics::{Labels, StoreFigures};
 use crate::policy::numbers;
 use crate::store::LedgerExt;
+use crate::told::metrics::{Labels, StoreFigures};
 
 /// Of so many keys without series of their own a shared store is asked in one call.
 const AT_ONCE: usize = 1_000;

@@ -30,7 +30,7 @@ use crate::hold::Tally;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
 use crate::store::LedgerExt;
-use crate::upstream::{Call, Reply, UpstreamError};
+use crate::wire::upstream::{Call, Reply, UpstreamError};
 
 /// How often the backend is asked for numbers at most while jobs move.
 const TRIES: usize = 4;
@@ -326,7 +326,7 @@ async fn resumed(proxy: &Proxy, call: Call, queue: &Arc<str>) -> Result<Reply, U
 
 /// Whether the backend's numbers of a queue say that it is paused.
 async fn says_paused(proxy: &Proxy, scope: u64, queue: &str) -> bool {
-    let path = crate::ojs::encoded(queue);
+    let path = crate::wire::ojs::encoded(queue);
     let call = calls::get(proxy, scope, format!("/ojs/v1/queues/{path}/stats"));
     let stats = calls::call(proxy, "queue_stats", call).await;
     stats.is_ok_and(|stats| paused::read_paused(&stats) == Some(true))

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::REPLY_DEPTH;
 use crate::json::Json;
-use crate::upstream::Reply;
+use crate::wire::upstream::Reply;
 
 /// More paused queues than this are not remembered: names come from requests.
 const MAX: usize = 10_000;

@@ -19,8 +19,8 @@ pub use codes::{CODES, Code};
 use super::body::{Body, ReadError};
 use super::mirror;
 use crate::config::MediaType;
-use crate::ojs::{self, BadPath};
-use crate::upstream::{FEW_HEADER_LINES, HEADER_LINES, Reply, SendError, UpstreamError};
+use crate::wire::ojs::{self, BadPath};
+use crate::wire::upstream::{FEW_HEADER_LINES, HEADER_LINES, Reply, SendError, UpstreamError};
 
 /// What went wrong, as the client is told. Answered in the envelope of OJS backends:
 /// `{"error":{"code","message","retryable","request_id","hint",…}}`.

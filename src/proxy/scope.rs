@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::Sidecar;
 use crate::limit::fingerprint;
-use crate::upstream::detached;
+use crate::wire::upstream::detached;
 
 /// The tenant header of the OJS multi-tenancy text.
 pub(crate) const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");

@@ -17,12 +17,12 @@ use super::names::ReplyKind;
 use super::respond::{self, Fault, Own};
 use super::settle::{self, Verb};
 use super::{Sidecar, about, bases, fetch, heartbeat, outside, pass, refuse, stream};
-use crate::boxed::boxed;
 use crate::config::TlsSettings;
-use crate::metrics::Counted;
-use crate::ojs::{self, Operation};
 use crate::tls::ListenerTls;
-use crate::upstream::{IDENTITY, Path, Upstream};
+use crate::told::metrics::Counted;
+use crate::wire::boxed::boxed;
+use crate::wire::ojs::{self, Operation};
+use crate::wire::upstream::{IDENTITY, Path, Upstream};
 
 /// The service of one thread: the sidecar, and that thread's connections to the backend. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -357,10 +357,10 @@ impl Proxy {
     pub(in crate::proxy) fn on(store: crate::store::Store) -> Proxy {
         use crate::config::Settings;
         use crate::policy::{Accept, PolicySet};
-        use crate::upstream::{CallBounds, Target};
+        use crate::wire::upstream::{CallBounds, Target};
 
         let policies = Arc::new(PolicySet::new(vec![], vec![], Accept::default()));
-        let (backend, metrics) = (Default::default(), crate::metrics::Metrics::new(10));
+        let (backend, metrics) = (Default::default(), crate::told::metrics::Metrics::new(10));
         let config = Settings::parse("[server]\nupstream = 'http://127.0.0.1:1'", "t").unwrap();
         let settings = super::ProxySettings::new(Arc::new(config), false).unwrap();
         let sidecar = Sidecar::new(settings, policies, store, backend, metrics, "sidecar");

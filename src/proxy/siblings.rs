@@ -19,8 +19,8 @@ use super::job::{self, ClaimOrigin, Shown};
 use super::prove::attempt_since;
 use super::{Proxy, Sidecar, hiding, prove};
 use crate::hold::{Held, Lane, Pick};
-use crate::metrics::Counted;
 use crate::store::{Change, Claimed, Gen, KnownRow, LedgerExt, Place, Row, StoreError, Wake};
+use crate::told::metrics::Counted;
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;

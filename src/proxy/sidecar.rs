@@ -18,15 +18,15 @@ use super::scope::Scopes;
 use super::shadow::Shadow;
 use super::subqueues::{ShownSubqueue, Subqueues};
 use super::{admit, egress, fetch, load, settle, sweep};
+use crate::bounds::{HeldCount, Pressure};
 use crate::config;
-use crate::events::Events;
 use crate::hold::{Amount, Held, Hold};
 use crate::limit::{EARLY, Key, Limited, Space, Timestamp};
-use crate::metrics::{Counted, Metrics};
 use crate::policy::PolicySet;
-use crate::pressure::{HeldCount, Pressure};
 use crate::store::{Claimed, End, Gen, LedgerExt, Row, Store, StoreError};
-use crate::upstream::{Reply, UpstreamError};
+use crate::told::events::Events;
+use crate::told::metrics::{Counted, Metrics};
+use crate::wire::upstream::{Reply, UpstreamError};
 
 /// The state of one sidecar, shared by its threads: what all parts use, and the state of each part.
 #[derive(Debug)]

@@ -24,13 +24,13 @@ use super::control::shape::{LimitView, rfc3339};
 use super::respond::Fault;
 use super::why::{self, Cause, Hung};
 use super::{Proxy, REPLY_DEPTH, Sidecar, depth, ours, waiting};
-use crate::events::{Filter, Subscription};
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space};
-use crate::metrics::{Point, STEP, SpacedKey};
-use crate::ojs;
 use crate::policy;
 use crate::store::{LedgerExt, Row};
+use crate::told::events::{Filter, Subscription};
+use crate::told::metrics::{Point, STEP, SpacedKey};
+use crate::wire::ojs;
 pub use parts::MEMBERS;
 use parts::{
     BackendPart, CausePart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow, KeysPart,
@@ -400,7 +400,7 @@ impl Shared {
                 held: held.get(&queue).copied().unwrap_or(0),
                 depth: level.as_ref().map(|level| level.depth),
                 max_depth: level.as_ref().and_then(|level| level.max_depth),
-                pressure: level.as_ref().map(crate::pressure::Level::pressure),
+                pressure: level.as_ref().map(crate::bounds::Level::pressure),
                 refused: sidecar.metrics.rejected_lately(&queue),
                 queue,
             }

@@ -21,12 +21,12 @@ use super::body::Body;
 use super::respond::Fault;
 use super::scope::TENANT;
 use super::{Proxy, Sidecar, ours, refuse};
-use crate::events::{
-    Channel, Delivery, EncodedEvent, EventValue, Filter, Frames, NewEvent, Subscription,
-};
 use crate::limit::Timestamp;
 use crate::store::LedgerExt;
-use crate::upstream::{IDENTITY, detached};
+use crate::told::events::{
+    Channel, Delivery, EncodedEvent, EventValue, Filter, Frames, NewEvent, Subscription,
+};
+use crate::wire::upstream::{IDENTITY, detached};
 use relay::{Relay, is_stream, shown_frame};
 
 /// How often a stream says that it is alive (real-time text, 2.4).

@@ -5,16 +5,16 @@
 use std::borrow::Cow;
 
 use super::{REPLY_DEPTH, Sidecar};
-use crate::events::{EventValue, NewEvent};
 use crate::hold::{Episode, Held};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Refusal, Space};
 use crate::log::cut;
-use crate::metrics::Counted;
-use crate::ojs;
 use crate::policy::Pause;
 use crate::store::{Claimed, LedgerExt};
-use crate::upstream::Reply;
+use crate::told::events::{EventValue, NewEvent};
+use crate::told::metrics::Counted;
+use crate::wire::ojs;
+use crate::wire::upstream::Reply;
 
 /// A backend's FETCH reply cannot be read, for this reason; the worker gets 502 for it.
 pub(super) fn unreadable(sidecar: &Sidecar, reply: &Reply, why: &str) {

@@ -17,10 +17,10 @@ use super::control::in_force;
 use super::control::named::Waiting;
 use super::depth;
 use super::{Proxy, Sidecar, tell};
+use crate::bounds::StatsAnswer;
 use crate::hold::{Episode, Held, Lane};
 use crate::limit::{Key, Space};
 use crate::policy::{Gate, PolicySet};
-use crate::pressure::StatsAnswer;
 use crate::store::KeyStates;
 
 /// How often the backend is asked about one queue.

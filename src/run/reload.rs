@@ -17,8 +17,8 @@ use crate::config::{
     CertificateFile, ConfigFile, Diff, FolderWatch, RENEW, Report, Settings, Sources, digest_of,
 };
 use crate::life;
-use crate::metrics::Metrics;
 use crate::proxy::{self, Live, Sidecar};
+use crate::told::metrics::Metrics;
 
 /// How often the file is read although nothing was seen: some mounts report nothing.
 const EVERY: Duration = Duration::from_secs(2);

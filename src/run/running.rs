@@ -18,14 +18,14 @@ use super::storage;
 use super::surroundings::{Env, Stop};
 use crate::admin::Admin;
 use crate::config::{self, Settings};
-use crate::metrics::Metrics;
 use crate::net::{Listener, Net};
 use crate::proxy::state::SidecarFacts;
 use crate::proxy::sweep::{self, adopt, give_back};
 use crate::proxy::{self, BackendFacts, Egress, Proxy, Sidecar};
 use crate::server;
 use crate::tls::ClientFiles;
-use crate::upstream::{self, Target, Upstream};
+use crate::told::metrics::Metrics;
+use crate::wire::upstream::{self, Target, Upstream};
 
 /// How long connections may take to end after the drain.
 const CLOSING: Duration = Duration::from_secs(3);

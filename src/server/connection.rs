@@ -27,13 +27,13 @@ use super::requests::Listening;
 use super::watchdog::{Flags, GivenPart, OnEnd, Watchdog};
 use super::{forwarded, rules};
 use crate::net::Stream;
-use crate::ojs;
 use crate::proxy::body::{Body, BodyError, Tunnel};
 use crate::proxy::load::{BearsAdminName, Service};
 use crate::proxy::respond::{self, Fault, Own};
-use crate::tick;
 use crate::tls::{self, PROTOCOLS};
-use crate::upstream::{HEADER_LINES, WakeGate};
+use crate::wire::ojs;
+use crate::wire::tick;
+use crate::wire::upstream::{HEADER_LINES, WakeGate};
 
 /// The largest head of a request, in bytes. A larger one is answered 431.
 const HEAD: usize = 32 * 1024;

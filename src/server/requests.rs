@@ -16,7 +16,7 @@ use super::rules;
 use crate::proxy::body::Body;
 use crate::proxy::load::{Load, Seldom, Service, Urgency};
 use crate::proxy::respond::{self, Fault};
-use crate::traces;
+use crate::wire::traces;
 
 /// What all connections of a listener share.
 #[derive(Debug)]

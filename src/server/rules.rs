@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{Method, StatusCode, Uri, Version};
 
 use crate::proxy::respond::Fault;
-use crate::upstream::{HEADER_LINES, named_by_connection};
+use crate::wire::upstream::{HEADER_LINES, named_by_connection};
 
 /// The tenant header of the OJS multi-tenancy text.
 const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use ojs_throttle::pressure::{BoundGroup, NewJob, StatsAnswer};
+use ojs_throttle::bounds::{BoundGroup, NewJob, StatsAnswer};
 
 use super::prelude::*;
 

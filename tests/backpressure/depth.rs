@@ -1,7 +1,7 @@
 //! Depth that is right: what counts, and what comes and goes behind our back.
 
+use ojs_throttle::bounds::StatsAnswer;
 use ojs_throttle::duration::moment;
-use ojs_throttle::pressure;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::subscriber::DefaultGuard;
@@ -222,7 +222,7 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
         }];
         let mut answer = pressure.admit(&mut wants, now);
         if let Admission::Wait(_) = answer {
-            pressure.end_look(queue, pressure::StatsAnswer::Nothing, None, now);
+            pressure.end_look(queue, StatsAnswer::Nothing, None, now);
             answer = pressure.admit(&mut wants, now);
         }
         match answer {

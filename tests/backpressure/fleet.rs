@@ -2,8 +2,8 @@
 //! in steps of its own, in any order. The queue goes over its bound by no more than what siblings had on their way
 //! when a look set the number, and when all is quiet it can be filled to its bound.
 
-use ojs_throttle::pressure::fleet;
-use ojs_throttle::pressure::{
+use ojs_throttle::bounds::fleet;
+use ojs_throttle::bounds::{
     Fleet, GrantedPlaces, Mark, StatsAnswer, TakenPlaces, TakenTo, WantedPlaces,
 };
 use proptest::prelude::*;

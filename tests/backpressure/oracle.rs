@@ -2,8 +2,8 @@
 //! looks that answer late. What it must never do is think that fewer jobs wait than do, as far as it
 //! could know; and a look without anything on its way must find the truth.
 
-use ojs_throttle::pressure::estimate::Estimate;
-use ojs_throttle::pressure::{LookFound, Mark};
+use ojs_throttle::bounds::estimate::Estimate;
+use ojs_throttle::bounds::{LookFound, Mark};
 use proptest::prelude::*;
 
 use super::prelude::*;

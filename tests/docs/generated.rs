@@ -6,7 +6,7 @@ use ojs_throttle::cli::Cli;
 use ojs_throttle::proxy::respond::{CODES, Fault};
 use ojs_throttle::proxy::state::MEMBERS;
 use ojs_throttle::proxy::why;
-use ojs_throttle::{events, metrics};
+use ojs_throttle::told::{events, metrics};
 
 use super::page::{entries_must_be, entry, prose, section_must_be};
 use super::settings::tables;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::Method;
-use ojs_throttle::events::frames;
 use ojs_throttle::store::memory::MemoryStore;
+use ojs_throttle::told::events::frames;
 use serde_json::json;
 
 use super::page::{COLUMNS, must_be, read};
@@ -332,7 +332,7 @@ async fn the_manual_has_an_event_as_it_is_sent() {
 /// What the source says of a route that takes any method is what the sidecar answers.
 #[test]
 fn the_manual_has_every_route_that_limits_and_bounds_are_set_by() {
-    let source = super::read("src/ojs.rs");
+    let source = super::read("src/wire/ojs.rs");
     let routes = source.split("/// Any method on `").skip(1);
     let routes = routes.map(|rest| rest.split('`').next().unwrap());
     let routes: Vec<&str> = routes.collect();

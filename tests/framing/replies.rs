@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use ojs_throttle::net::Net;
-use ojs_throttle::upstream::{Call, CallBounds, Target, Upstream, UpstreamError};
+use ojs_throttle::wire::upstream::{Call, CallBounds, Target, Upstream, UpstreamError};
 
 use super::prelude::*;
 use super::rig::Script;

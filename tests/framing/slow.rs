@@ -111,7 +111,7 @@ async fn a_body_in_drips_is_408_where_we_read_it() {
 #[tokio::test]
 async fn a_body_that_stalls_on_its_way_through_is_408() {
     let backend = Backend::fine();
-    let way = ojs_throttle::upstream::CallBounds {
+    let way = ojs_throttle::wire::upstream::CallBounds {
         head: SHORT,
         ..Default::default()
     };
@@ -128,7 +128,7 @@ async fn a_body_that_stalls_on_its_way_through_is_408() {
 #[tokio::test]
 async fn a_body_in_drips_passes_on_its_way_through() {
     let backend = Backend::fine();
-    let way = ojs_throttle::upstream::CallBounds {
+    let way = ojs_throttle::wire::upstream::CallBounds {
         head: SHORT,
         ..Default::default()
     };

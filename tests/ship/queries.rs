@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ojs_throttle::metrics::SERIES;
+use ojs_throttle::told::metrics::SERIES;
 
 /// What a query names.
 #[derive(Debug, Default)]

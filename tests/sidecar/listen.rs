@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Request, header};
 use http_body_util::{BodyExt, Full};
-use ojs_throttle::events::{Frames, frames};
+use ojs_throttle::told::events::{Frames, frames};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::timeout;

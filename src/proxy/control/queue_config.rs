@@ -9,16 +9,16 @@ use super::guard;
 use super::overrides::{field, json, one_queue};
 use super::sent::QueueConfig;
 use super::{settings, shape};
+use crate::bounds::Given;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limits;
-use crate::pressure::Given;
 use crate::proxy::body::Body;
 use crate::proxy::control::{in_force, overrides};
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, REPLY_DEPTH, calls, outside};
 use crate::store::Override;
-use crate::upstream::Reply;
+use crate::wire::upstream::Reply;
 
 /// What a PUT sets.
 struct WantedConfig {

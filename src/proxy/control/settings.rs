@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::named;
+use crate::bounds::Given;
 use crate::hold::{Held, Relimited};
 use crate::policy::PolicySet;
 use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Subqueue, SubqueueMark};
-use crate::pressure::Given;
 use crate::proxy::live::Live;
 use crate::proxy::respond::Fault;
 use crate::proxy::{ProxySettings, Sidecar, depth, job};

@@ -17,7 +17,7 @@ use crate::proxy::Proxy;
 use crate::proxy::body::Body;
 use crate::proxy::control::queue_config;
 use crate::proxy::respond::{self, Fault};
-use crate::upstream::Reply;
+use crate::wire::upstream::Reply;
 
 /// The member that is ours.
 const MEMBER: &str = "max_queue_depth";

@@ -14,13 +14,13 @@ use super::shape::rfc3339;
 use super::subqueues;
 use crate::json::quote;
 use crate::limit::{Key, Space, Timestamp};
-use crate::ojs;
 use crate::proxy::body::{self, Body};
 use crate::proxy::control::{limits, overrides};
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, Sidecar, bases, refuse, why};
 use crate::store::{Change, LedgerExt};
+use crate::wire::ojs;
 
 /// The longest body in bytes.
 const LONGEST: usize = 16 * 1024;

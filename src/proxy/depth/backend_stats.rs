@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::pressure::{Away, StatsAnswer};
+use crate::bounds::{Away, StatsAnswer};
 use crate::proxy::load::Seldom;
 
 /// What was learnt of the backend's statistics.

@@ -1,4 +1,4 @@
-//! A queue's depth over a fleet: the calls to the store for the number that [`crate::pressure::fleet`] goes by.
+//! A queue's depth over a fleet: the calls to the store for the number that [`crate::bounds::fleet`] goes by.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::stats::ToldOfAll;
 use super::tell::now;
-use crate::pressure::fleet as depths;
-use crate::pressure::{Fleet, GrantedPlaces, WantedPlaces};
+use crate::bounds::fleet as depths;
+use crate::bounds::{Fleet, GrantedPlaces, WantedPlaces};
 use crate::proxy::control::in_force::limits_queue;
 use crate::proxy::{Proxy, Sidecar};
 use crate::store::{Change, LedgerExt, Number, Step, StoreError};

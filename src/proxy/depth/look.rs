@@ -10,9 +10,9 @@ use tokio::time::{Instant, timeout};
 use super::fleet;
 use super::stats::{ask_stats, ask_stats_of_all};
 use super::tell::{now, tell_level};
+use crate::bounds::{Awaited, Bounds, MissingStats, StatsAnswer};
 use crate::json::Json;
 use crate::policy::subqueue::split;
-use crate::pressure::{Awaited, Bounds, MissingStats, StatsAnswer};
 use crate::proxy::admit::Admit;
 use crate::proxy::control::settings;
 use crate::proxy::{Proxy, REPLY_DEPTH, calls, mirror};
@@ -134,7 +134,7 @@ pub(in crate::proxy) async fn unread_subqueues(proxy: &Proxy) -> (usize, Vec<(St
 /// Whether a queue of such a name is known to be none of a sidecar's: of each job that it sends to a subqueue a sidecar
 /// notes the base.
 async fn is_strangers(proxy: &Proxy, name: &str, base: &str) -> bool {
-    let of = crate::ojs::encoded(name);
+    let of = crate::wire::ojs::encoded(name);
     let target = format!("/ojs/v1/admin/jobs?queue={of}&state=available&per_page=1");
     let Ok(reply) = calls::call(proxy, "queues", calls::get(proxy, 0, target)).await else {
         return false;

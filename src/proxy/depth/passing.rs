@@ -7,15 +7,15 @@ use http::StatusCode;
 use memchr::memmem::Finder;
 
 use super::tell::now;
+use crate::bounds::{Mark, NewJob, TakenTo};
 use crate::duration;
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::pressure::{Mark, NewJob, TakenTo};
 use crate::proxy::calls::job_in;
 use crate::proxy::control::named;
 use crate::proxy::{REPLY_DEPTH, Sidecar, mirror};
 use crate::store::{Claimed, LedgerExt};
-use crate::upstream::Reply;
+use crate::wire::upstream::Reply;
 
 /// Stands in the reply to an enqueue of a job that waits for a time. Nearly no reply has it.
 static SCHEDULED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"scheduled\""));

@@ -5,8 +5,8 @@ use tokio::time::Instant;
 use super::look::await_all;
 use super::stats::counts;
 use super::tell::tell_level;
+use crate::bounds::Bounds;
 use crate::json::{Json, Splice, quote};
-use crate::pressure::Bounds;
 use crate::proxy::{Proxy, REPLY_DEPTH};
 
 /// A bounded queue's numbers with `stats` in them: its depth, how full it is and its bounds, beside what is

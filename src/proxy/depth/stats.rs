@@ -8,15 +8,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::backend_stats::rest_after;
+use crate::bounds::{Away, Counts, StatsAnswer};
 use crate::hold::Lane;
 use crate::json::{Json, Kind};
 use crate::policy::subqueue::Subqueue;
-use crate::pressure::{Away, Counts, StatsAnswer};
 use crate::proxy::calls;
 use crate::proxy::paused::read_paused;
 use crate::proxy::subqueues::{BesideWaiting, ToldNumbers};
 use crate::proxy::{Proxy, REPLY_DEPTH};
-use crate::upstream::Reply;
+use crate::wire::upstream::Reply;
 use http::StatusCode;
 
 /// So many subqueues are asked about at once.
@@ -48,7 +48,7 @@ async fn ask_both(
     beside: &mut BesideWaiting,
 ) -> StatsAnswer {
     let stats = &proxy.sidecar.admit.stats;
-    let name = crate::ojs::encoded(queue);
+    let name = crate::wire::ojs::encoded(queue);
     let mut absent = None;
     if !stats.plain_only.load(Ordering::Relaxed) {
         match asked(proxy, queue, format!("/ojs/v1/admin/queues/{name}"), scope).await {

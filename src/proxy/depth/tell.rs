@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::events::{EventValue, NewEvent};
-use crate::pressure::{Edge, Level, Now};
+use crate::bounds::{Edge, Level, Now};
 use crate::proxy::Sidecar;
 use crate::store::LedgerExt;
-use crate::tick;
+use crate::told::events::{EventValue, NewEvent};
+use crate::wire::tick;
 
 /// This moment on both clocks.
 pub(in crate::proxy) fn now(sidecar: &Sidecar) -> Now {

@@ -11,7 +11,7 @@ use crate::limit::{Key, Limited};
 use crate::proxy::Sidecar;
 use crate::proxy::rows::renew_rows;
 use crate::store::{Change, End, LedgerExt as _, Row};
-use crate::upstream::Upstream;
+use crate::wire::upstream::Upstream;
 
 /// The calls that wait here, and those that are out through us.
 #[derive(Default, Debug)]

@@ -7,10 +7,10 @@ use http::request::Parts;
 
 use crate::config::EgressSettings;
 use crate::limit::Key;
-use crate::ojs;
 use crate::policy::CallValue;
 use crate::proxy::respond::Fault;
-use crate::upstream::named_by_connection;
+use crate::wire::ojs;
+use crate::wire::upstream::named_by_connection;
 
 /// What a call says makes its key.
 ///

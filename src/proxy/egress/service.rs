@@ -20,10 +20,8 @@ use super::key::key_of;
 use super::lines::{AskedBy, BEHIND, CallPlace};
 use super::redirect::come_back;
 use super::start::{CallStart, PricedCall};
-use crate::boxed::boxed;
 use crate::config::EgressSettings;
 use crate::limit::{EARLY, Key, Limited, OnLimit, Space, Strategy, Timestamp, fingerprint};
-use crate::metrics::StartKind;
 use crate::policy::{Sample, back_at};
 use crate::proxy::body::{self, Body};
 use crate::proxy::control::shape::rfc3339;
@@ -35,7 +33,9 @@ use crate::proxy::respond::{self, Fault, Own};
 use crate::proxy::settle::feedback::{heed_reply, text_lines};
 use crate::proxy::{Sidecar, refuse, tell};
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
-use crate::upstream::{
+use crate::told::metrics::StartKind;
+use crate::wire::boxed::boxed;
+use crate::wire::upstream::{
     ReplyBody, RequestBody, SendError, Upstream, UpstreamError, detached, wants_websocket,
 };
 

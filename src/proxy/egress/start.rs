@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::boxed::boxed;
 use crate::limit::{Timestamp, is_priced};
-use crate::metrics::StartKind;
 use crate::proxy::Sidecar;
 use crate::proxy::outlive::begin;
 use crate::store::{Claimed, End, LedgerExt as _};
+use crate::told::metrics::StartKind;
+use crate::wire::boxed::boxed;
 
 /// A call with a cost, for which the store may keep room. If it is given up, others have that room at once.
 #[derive(Debug)]

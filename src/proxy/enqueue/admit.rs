@@ -11,21 +11,21 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::full::depth_headers;
 use super::sent::SentJob;
-use crate::limit::Key;
-use crate::ojs;
-use crate::policy::job::meta_of;
-use crate::policy::template::key_of;
-use crate::policy::{JobView, Rendered};
-use crate::pressure::{
+use crate::bounds::{
     Admission, Awaited, Away, BoundGroup, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full,
     OverflowStrategy, PlaceInLine, TakenPlaces, Want,
 };
+use crate::limit::Key;
+use crate::policy::job::meta_of;
+use crate::policy::template::key_of;
+use crate::policy::{JobView, Rendered};
 use crate::proxy::admit::LOOKS_AT_ONCE;
 use crate::proxy::depth;
 use crate::proxy::enqueue::{full, overflow};
 use crate::proxy::respond::Fault;
 use crate::proxy::{Proxy, Sidecar};
-use crate::upstream::{Reply, UpstreamError};
+use crate::wire::ojs;
+use crate::wire::upstream::{Reply, UpstreamError};
 
 const PRESSURE_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-pressure");
 

@@ -8,10 +8,10 @@ use http::{HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::sent::SentJob;
-use crate::events::EventValue;
-use crate::pressure::{BoundMet, BoundUnit, Full};
+use crate::bounds::{BoundMet, BoundUnit, Full};
 use crate::proxy::respond::{Fault, More};
 use crate::proxy::{Sidecar, depth};
+use crate::told::events::EventValue;
 
 const DEPTH_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-depth");
 const BOUND_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-bound");

@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::events::EventValue;
+use crate::bounds::{Dropped, Dropping, Want};
 use crate::hold::Pick;
 use crate::json::{Json, quote};
 use crate::log::cut;
-use crate::pressure::{Dropped, Dropping, Want};
 use crate::proxy::calls;
 use crate::proxy::drop::{self, DropEnd};
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::{Proxy, REPLY_DEPTH, depth};
+use crate::told::events::EventValue;
 
 /// A job to be dropped.
 struct Oldest {

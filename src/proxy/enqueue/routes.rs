@@ -14,7 +14,7 @@ use crate::proxy::control::settings;
 use crate::proxy::subqueues::Writes;
 use crate::proxy::sweep::adopt;
 use crate::proxy::{Proxy, Sidecar, depth, enqueued, job};
-use crate::upstream::Reply;
+use crate::wire::upstream::Reply;
 
 /// A job that goes to a subqueue.
 pub(super) struct Routed {

@@ -15,7 +15,6 @@ use super::handout::{HandOut, Hint};
 use super::request::{Fetch, Outcome};
 use super::section::{Reach, Section, sections_of};
 use super::whole::{Whole, pass_whole};
-use crate::boxed::boxed;
 use crate::limit::EARLY;
 use crate::policy::Gate;
 use crate::proxy::body::Body;
@@ -26,8 +25,9 @@ use crate::proxy::waiting;
 use crate::proxy::why;
 use crate::proxy::{Proxy, Sidecar, refuse, siblings};
 use crate::store::LedgerExt;
-use crate::tick;
-use crate::traces;
+use crate::wire::boxed::boxed;
+use crate::wire::tick;
+use crate::wire::traces;
 
 /// Answers one FETCH.
 pub(in crate::proxy) async fn fetch(

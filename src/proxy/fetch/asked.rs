@@ -16,8 +16,8 @@ use crate::proxy::DEPTH;
 use crate::proxy::job::{self, DEFAULT_VISIBILITY};
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::shadow::Went;
-use crate::tick;
-use crate::upstream::{Call, Path};
+use crate::wire::tick;
+use crate::wire::upstream::{Call, Path};
 
 /// The most queues in a FETCH where limits or bounds are in force: each may cost the backend a question, and room
 /// here.

@@ -19,7 +19,7 @@ use crate::proxy::job::{self, ClaimOrigin};
 use crate::proxy::subqueues::{Asks, SubqueueAsk};
 use crate::proxy::waiting;
 use crate::store::LedgerExt;
-use crate::tick;
+use crate::wire::tick;
 
 /// Claims that are made at once where each must be for one job, under an id of its own.
 const ALONE_AT_ONCE: usize = 8;

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use crate::hold::Lane;
 use crate::proxy::job::micros;
-use crate::tick;
-use crate::upstream::{Reply, UpstreamError};
+use crate::wire::tick;
+use crate::wire::upstream::{Reply, UpstreamError};
 
 /// How long others wait for a claim that is under way: then it may hang, and they make one of their own.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -12,10 +12,8 @@ use super::handout::HandOut;
 use super::naming::{ClaimsOf, name_claims, reclaimed};
 use super::request::Fetch;
 use super::section::Stage;
-use crate::boxed::boxed;
 use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, TRUSTED_FOR, Wakes};
 use crate::limit::{Limited, OnLimit, Refusal, Timestamp, is_priced};
-use crate::metrics::StartKind;
 use crate::proxy::control::in_force;
 use crate::proxy::drop::{self, acting};
 use crate::proxy::egress::BEHIND;
@@ -25,8 +23,10 @@ use crate::proxy::prove::{self, Extension, Named, Word};
 use crate::proxy::sweep::keep;
 use crate::proxy::{Proxy, Sidecar, siblings, tell};
 use crate::store::{Claimed, LedgerExt, Verdict};
-use crate::tick;
-use crate::traces;
+use crate::told::metrics::StartKind;
+use crate::wire::boxed::boxed;
+use crate::wire::tick;
+use crate::wire::traces;
 
 /// Microseconds until a job is asked for again when the backend or the store had no word for it.
 const NO_WORD: u64 = 250_000;

@@ -11,11 +11,11 @@ use http::request::Parts;
 
 use crate::hold::{Held, Lane};
 use crate::limit::PolicyAndKey;
-use crate::metrics::{Counted, StartKind};
 use crate::policy::subqueue::Subqueue;
 use crate::proxy::body::{Body, Watch};
 use crate::proxy::{Proxy, depth, ours, tell};
-use crate::tick;
+use crate::told::metrics::{Counted, StartKind};
+use crate::wire::tick;
 
 /// What the headers of an answer of ours tell.
 #[derive(Clone, Default)]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::metrics::Counted;
 use crate::proxy::Sidecar;
 use crate::store::{Claimed, Row};
+use crate::told::metrics::Counted;
 
 /// The claims of some jobs; few FETCHes are for more.
 pub(super) type ClaimsOf<'a> = SmallVec<[&'a Claimed; 16]>;

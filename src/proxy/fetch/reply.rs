@@ -6,14 +6,14 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::asked::Wanted;
+use crate::bounds::TakenTo;
 use crate::hold::Held;
-use crate::metrics::Counted;
-use crate::pressure::TakenTo;
 use crate::proxy::control::named;
 use crate::proxy::depth;
 use crate::proxy::job::{self, ClaimOrigin, Shown};
 use crate::proxy::{Proxy, Sidecar, tell};
-use crate::upstream::{Reply, UpstreamError};
+use crate::told::metrics::Counted;
+use crate::wire::upstream::{Reply, UpstreamError};
 
 /// Reads the jobs of a FETCH reply that came at `ended`: they are ours now, and in no other place. How many it
 /// shows, and those that can be read; `None`: it is a refusal.

@@ -11,7 +11,7 @@ use super::section::Section;
 use crate::hold::Standing;
 use crate::proxy::Proxy;
 use crate::proxy::live::Live;
-use crate::upstream::{Reply, UpstreamError};
+use crate::wire::upstream::{Reply, UpstreamError};
 
 /// What a FETCH came to.
 pub(super) enum Outcome {

@@ -10,18 +10,18 @@ use tokio::time::Instant;
 use super::asked::{Asked, Wanted};
 use super::reply::{hold, read_reply};
 use super::section::Reach;
-use crate::boxed::boxed;
+use crate::bounds::Mark;
 use crate::hold::Lane;
 use crate::json;
 use crate::policy::Accept;
-use crate::pressure::Mark;
 use crate::proxy::body::Body;
 use crate::proxy::job::{self, ClaimOrigin};
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, depth, mirror, refuse};
-use crate::tick;
-use crate::upstream::{Reply, UpstreamError};
+use crate::wire::boxed::boxed;
+use crate::wire::tick;
+use crate::wire::upstream::{Reply, UpstreamError};
 
 /// What a FETCH that was passed whole came to.
 pub(super) enum Whole {

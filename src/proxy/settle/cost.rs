@@ -2,10 +2,10 @@
 
 use crate::json::Json;
 use crate::limit::Limited;
-use crate::metrics::Counted;
 use crate::policy::price;
 use crate::proxy::{REPLY_DEPTH, Sidecar, tell};
 use crate::store::{Claimed, End, Row, Used};
+use crate::told::metrics::Counted;
 
 /// The end of the job of this claim, with what its ACK says that it used.
 pub(super) fn end(claimed: &Claimed, ack: &[u8]) -> End {

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use super::settling::{RowFound, Settling};
 use super::unheard::{Doubt, Verb};
 use crate::json::{Json, quote};
-use crate::metrics::Counted;
 use crate::proxy::calls::{self, Lookup, PAUSES, job_in};
 use crate::proxy::prove::attempt_since;
 use crate::proxy::{Proxy, Sidecar, ours};
 use crate::store::LedgerExt;
-use crate::upstream::{Call, Reply, UpstreamError};
+use crate::told::metrics::Counted;
+use crate::wire::upstream::{Call, Reply, UpstreamError};
 
 /// What is known of a job after a try whose answer was lost.
 enum RetryFate {

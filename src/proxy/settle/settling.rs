@@ -9,7 +9,7 @@ use super::unheard::{Request, Verb};
 use crate::json::Reader;
 use crate::proxy::{REPLY_DEPTH, Sidecar};
 use crate::store::{Claimed, Row, StoreError};
-use crate::upstream::Call;
+use crate::wire::upstream::Call;
 
 /// An ACK or nack of a job.
 pub(super) struct Settling<'a> {

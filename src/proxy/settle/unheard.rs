@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::proxy::Sidecar;
 use crate::proxy::body::Watch;
 use crate::store::{Claim, Gen};
-use crate::tick;
+use crate::wire::tick;
 
 /// How long a request is remembered after it was last seen.
 const KEEP: Duration = Duration::from_secs(60);

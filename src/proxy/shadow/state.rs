@@ -16,7 +16,7 @@ use crate::limit::{Key, Limited, Strategy};
 use crate::policy::PolicySet;
 use crate::proxy::control::named::Ages;
 use crate::store::{Change, LedgerExt, Store};
-use crate::upstream::Reply;
+use crate::wire::upstream::Reply;
 
 /// Of so many jobs, and of at most twice as many, it is known what would have become of them.
 const TOLD: usize = 10_000;

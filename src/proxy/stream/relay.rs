@@ -11,11 +11,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::names::{self, ReplyKind};
 use super::super::{Proxy, REPLY_DEPTH, Sidecar, mirror};
-use crate::events::frames::{data, field, with_data};
-use crate::events::{Channel, Filter, Frames};
 use crate::json::Json;
-use crate::ojs;
-use crate::upstream::{IDENTITY, Path, ReplyBody};
+use crate::told::events::frames::{data, field, with_data};
+use crate::told::events::{Channel, Filter, Frames};
+use crate::wire::ojs;
+use crate::wire::upstream::{IDENTITY, Path, ReplyBody};
 
 /// How long the backend may take to begin a stream. The client's own begins meanwhile at the latest.
 const PATIENCE: Duration = Duration::from_secs(3);

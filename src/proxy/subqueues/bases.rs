@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use super::book::{BesideWaiting, Moved, QuestionLeft, SubqueueBook, ToldNumbers};
 use super::shown::ShownSubqueue;
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
+use crate::bounds::Counts;
 use crate::hold::{Heads, Held, HeldOfSubqueue, Hold, Lane};
 use crate::limit::Timestamp;
 use crate::policy::subqueue::{self, Flow, Spread, Subqueue, SubqueueMark};
-use crate::pressure::Counts;
 use crate::proxy::load::Seldom;
 use crate::store::{Change, Claimed};
 

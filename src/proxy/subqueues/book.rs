@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::shown::ShownSubqueue;
+use crate::bounds::Counts;
 use crate::hold::Heads;
 use crate::policy::subqueue::{COUNT, Flow, Spread, Subqueue};
-use crate::pressure::Counts;
 
 /// So many names are looked at beside each look at the queue itself, if the time for questions is not used up.
 const LOOKED_AT: usize = 128;

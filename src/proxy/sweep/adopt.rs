@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use crate::duration;
 use crate::json::Json;
 use crate::limit::{Limited, Timestamp};
-use crate::metrics::Counted;
 use crate::policy::{Accept, JobView};
 use crate::proxy::calls;
 use crate::proxy::control::{in_force, named, settings};
@@ -26,7 +25,8 @@ use crate::proxy::live::Live;
 use crate::proxy::sweep::overdue;
 use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror, prove};
 use crate::store::{Change, Claim, Claimed, Due, Gen, LedgerExt};
-use crate::upstream::UpstreamError;
+use crate::told::metrics::Counted;
+use crate::wire::upstream::UpstreamError;
 
 /// Jobs on one page of the backend's list, and the most pages read.
 const PAGE: usize = 100;

@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 use super::pace::{EVERY, ticks};
 use crate::hold::Pick;
 use crate::log::cut;
-use crate::metrics::Counted;
 use crate::proxy::control::named;
 use crate::proxy::{Proxy, Sidecar, calls, siblings};
+use crate::told::metrics::Counted;
 
 /// What became of a job that was to be given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::limit::Timestamp;
-use crate::metrics::Counted;
 use crate::proxy::job::micros;
 use crate::proxy::rows::renew_rows;
 use crate::proxy::{Proxy, Sidecar, prove};
 use crate::store::{Change, Claimed, Due, End, Gen, LedgerExt, Row};
+use crate::told::metrics::Counted;
 
 /// So many questions are on their way at once.
 const AT_ONCE: usize = 32;

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::pace::{EVERY, ticks};
-use crate::pressure::{Bounds, OverflowStrategy};
+use crate::bounds::{Bounds, OverflowStrategy};
 use crate::proxy::paused::read_paused;
 use crate::proxy::{Proxy, calls};
 
@@ -52,7 +52,7 @@ async fn ask_paused_round(proxy: &Proxy) {
 async fn ask_whether_paused(proxy: Proxy, queue: Arc<str>, since: Instant) {
     let sidecar = &proxy.sidecar;
     let asked = Instant::now();
-    let path: String = crate::ojs::encoded(&queue);
+    let path: String = crate::wire::ojs::encoded(&queue);
     let question = calls::get(&proxy, 0, format!("/ojs/v1/queues/{path}/stats"));
     let Ok(reply) = calls::call(&proxy, "queue_stats", question).await else {
         return;

@@ -11,12 +11,12 @@ use http::StatusCode;
 use super::causes::{self, Cause, named, quoted};
 use super::lookahead::{FullLookahead, hides_others};
 use crate::limit::{Limited, Refusal, Space, Strategy, Timestamp};
-use crate::ojs::shell_word;
 use crate::proxy::Sidecar;
 use crate::proxy::control::in_force;
 use crate::proxy::control::shape::{LimitView, rfc3339};
 use crate::store::Override;
 use crate::store::guard::{LostMode, OnStoreError};
+use crate::wire::ojs::shell_word;
 
 /// Workers that have asked for nothing for so long are told of.
 const SILENT: Duration = Duration::from_secs(10);

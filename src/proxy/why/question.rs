@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use crate::json::quote;
 use crate::limit::Key;
-use crate::ojs;
 use crate::proxy::control::limits;
 use crate::proxy::respond::Fault;
+use crate::wire::ojs;
 
 /// What is asked about.
 #[derive(Debug)]

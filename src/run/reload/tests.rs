@@ -3,10 +3,10 @@ use std::path::Path;
 use super::*;
 use crate::config::CommandLine;
 use crate::equipment::lines::Lines;
-use crate::metrics::Metrics;
 use crate::proxy::BackendFacts;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
+use crate::told::metrics::Metrics;
 
 const HEAD: &str = "[server]\nupstream = 'http://ojs'\n";
 

@@ -1,0 +1,204 @@
+//! One number for a fleet: the depth of a queue, in the store.
+//!
+//! Each sidecar goes by its own [estimate](super::estimate), and by this number where it is higher. A look sets the
+//! number, unless a newer look of a sibling has set it. An admission adds to it, and an enqueue that stored nothing
+//! or a job that leaves takes from it: in one call for all of 50 ms, as long as the queue is far from its bound.
+//! In the last tenth below the bound the number is asked before the enqueue is admitted, and is told all that it was not
+//! told yet. A sidecar that admits many asks sooner: its siblings may admit as many before it hears of them.
+//!
+//! So a queue goes over its bound by what siblings have on their way at the moment of a look: a few jobs. What a sidecar
+//! that died had added is gone with the next look.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::estimate::Counts;
+use super::fleet_depth::{FleetDepth, GrantedPlaces, WantedPlaces};
+use super::look::Awaited;
+use super::state::{Pressure, PressureState};
+use super::want::Now;
+
+/// Has the store asked for so many places of each of these queues, if that is not on its way; each wait ends with its
+/// answer.
+pub(super) fn want_places(state: &mut PressureState, queues: Vec<(Arc<str>, u64)>) -> Vec<Awaited> {
+    let PressureState {
+        queues: known,
+        wanted,
+        news,
+        ..
+    } = state;
+    let waiting = queues.into_iter().filter_map(|(name, jobs)| {
+        let queue = known.get_mut(&name)?;
+        if !queue.fleet.is_asking() {
+            wanted.push(Arc::clone(&name));
+            news.notify_one();
+        }
+        *queue.fleet.wanted.get_or_insert(0) += jobs;
+        Some(Awaited {
+            done: Arc::clone(&queue.looks.done).notified_owned(),
+            begin: false,
+            queue: name,
+        })
+    });
+    waiting.collect()
+}
+
+/// Whether a fleet shares its depths.
+pub fn is_shared(pressure: &Pressure) -> bool {
+    pressure.shared.load(Ordering::Acquire)
+}
+
+/// From now on a fleet shares its depths: somebody answers [`take_wanted`].
+pub fn share_depths(pressure: &Pressure) {
+    pressure.shared.store(true, Ordering::Release);
+}
+
+/// From now on each sidecar counts for itself.
+pub fn stop_sharing(pressure: &Arc<Pressure>, now: Now) {
+    pressure.shared.store(false, Ordering::Release);
+    let mut state = pressure.state.lock();
+    state.wanted.clear();
+    for queue in state.queues.values_mut() {
+        queue.fleet = FleetDepth::default();
+        queue.looks.done.notify_waiters();
+    }
+    pressure.serve(&mut state, now);
+}
+
+/// Ends when the store is to be asked or told something.
+pub async fn fleet_news(pressure: &Pressure) {
+    let news = Arc::clone(&pressure.state.lock().news);
+    news.notified().await;
+}
+
+/// The queues in which places are wanted. Each must be answered by [`granted`].
+pub fn take_wanted(pressure: &Pressure) -> Vec<(Arc<str>, WantedPlaces)> {
+    let mut state = pressure.state.lock();
+    let names = std::mem::take(&mut state.wanted);
+    let wanted = names.into_iter().filter_map(|name| {
+        let queue = state.queues.get_mut(&name)?;
+        let Some(bound) = queue.bounds.max_depth.filter(|_| queue.fleet.is_on()) else {
+            // Nobody has to wait for the store any more.
+            queue.fleet.wanted = None;
+            queue.looks.done.notify_waiters();
+            return None;
+        };
+        Some((name, queue.fleet.ask(bound)?))
+    });
+    wanted.collect()
+}
+
+/// The store answered: who waits for places may ask again. `None`: it did not, and from now on only what passes
+/// through this sidecar is known, until the next look.
+pub fn granted(pressure: &Arc<Pressure>, name: &str, granted: Option<GrantedPlaces>, now: Now) {
+    let mut state = pressure.state.lock();
+    let Some(queue) = state.queues.get_mut(name) else {
+        return;
+    };
+    queue.fleet.wanted = None;
+    match granted {
+        Some(granted) if queue.fleet.is_on() => {
+            queue.fleet.hear(granted.number);
+            queue.fleet.granted += granted.jobs;
+        }
+        Some(_) => {}
+        None => queue.fleet.forget_number(),
+    }
+    queue.looks.done.notify_waiters();
+    state.note_untold(name);
+    pressure.serve(&mut state, now);
+}
+
+/// Whether the store is to be told of anything.
+pub fn has_untold(pressure: &Pressure) -> bool {
+    !pressure.state.lock().untold.is_empty()
+}
+
+/// What the store is to be told: of each queue, by how much its number changes.
+pub fn take_untold(pressure: &Pressure) -> Vec<(Arc<str>, i64)> {
+    let mut state = pressure.state.lock();
+    let names = std::mem::take(&mut state.untold);
+    let changes = names.into_iter().filter_map(|name| {
+        let by = state.queues.get_mut(&name)?.fleet.take_untold();
+        Some((name, by))
+    });
+    changes.filter(|(_, by)| *by != 0).collect()
+}
+
+/// By how much the number of one queue changes, which is about to be looked at.
+pub fn take_untold_of(pressure: &Pressure, name: &str) -> i64 {
+    pressure
+        .with(name, |queue| queue.fleet.take_untold())
+        .unwrap_or(0)
+}
+
+/// The number of a queue, as the store answered. What came here since is beside it.
+pub fn heard(pressure: &Arc<Pressure>, name: &str, number: u64, now: Now) {
+    pressure.make_room(name, now, |queue| queue.fleet.hear(number));
+}
+
+/// How many jobs wait in all, by what a look found: what the number of the queue is to be.
+pub fn depth_found(
+    pressure: &Pressure,
+    name: &str,
+    counts: &Counts,
+    elsewhere: u64,
+    now: Now,
+) -> u64 {
+    let beside = pressure.with(name, |queue| {
+        let hidden = pressure.hides(queue, counts, now, &mut None);
+        hidden + queue.estimate.in_flight()
+    });
+    counts.total() + beside.unwrap_or(0) + (pressure.held)(name).jobs + elsewhere
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+    use crate::{Admission, FileBounds, Fleet, Given, HeldCount, StatsAnswer, Want};
+    use ojs_limit::Timestamp;
+    use ojs_policy::Pattern;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_admission_far_from_the_bound_is_told_to_the_store() {
+        let given = Given {
+            max_depth: Some(1_000),
+            ..Given::default()
+        };
+        let file = FileBounds::new(vec![(Pattern::new("q"), given)]);
+        let pressure = Pressure::new(Arc::new(file), |_| HeldCount::default());
+        let now = Now {
+            at: Instant::now(),
+            stamp: Timestamp(1),
+        };
+        let mut wants = vec![Want {
+            jobs: 1,
+            sizes: vec![1],
+            ..Want::nothing("q", pressure.bounds("q").unwrap())
+        }];
+        assert!(matches!(
+            pressure.admit(&mut wants, now),
+            Admission::Wait(_)
+        ));
+        let fleet = Fleet {
+            held: 0,
+            number: 5,
+            siblings: 1,
+        };
+        pressure.end_look(
+            "q",
+            StatsAnswer::Counts(Counts::default()),
+            Some(fleet),
+            now,
+        );
+        let places = pressure.admit(&mut wants, now);
+        assert!(matches!(places, Admission::Go(_)), "{places:?}");
+        let news = timeout(Duration::from_secs(1), fleet_news(&pressure));
+        assert!(news.await.is_ok(), "nobody hears of it");
+        assert_eq!(take_untold(&pressure), [("q".into(), 1)]);
+    }
+}

@@ -1,0 +1,305 @@
+//! Whether an enqueue fits into one queue, and why not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::BoundedQueue;
+use crate::bounds::OverflowStrategy;
+use crate::estimate::{HeldCount, NEAR};
+use crate::groups::FullGroup;
+use crate::line::Before;
+use crate::seen::Away;
+use crate::want::{BoundMet, BoundUnit, BoundUsage, Full, Now, Want};
+
+/// What an enqueue asks of one queue.
+#[derive(Debug)]
+pub(crate) struct QueueAsk<'a> {
+    pub(crate) want: &'a Want,
+    /// How many jobs of the queue are held here.
+    pub(crate) held: HeldCount,
+    /// What those want of it who wait already.
+    pub(crate) before: Option<&'a Before>,
+    /// A group of its jobs that has as many waiting as it may.
+    pub(crate) group: Option<&'a FullGroup>,
+    pub(crate) now: Now,
+}
+
+/// The answer of one queue to an enqueue.
+#[derive(Debug)]
+pub(crate) enum QueueAnswer {
+    /// It fits. `look_soon`: the backend should be asked for the depth, and nobody waits for that.
+    Fits { look_soon: bool },
+    /// Nobody knows until the backend is asked.
+    Look,
+    /// The backend must be asked, and was just found away.
+    Away(Away),
+    /// It fits once the store has granted places for it.
+    Places,
+    /// It fits once a job of the queue was dropped, or several one by one.
+    Drop,
+    /// It does not fit.
+    Full(Box<Full>),
+}
+
+impl BoundedQueue {
+    /// Whether an enqueue fits now.
+    pub(crate) fn answer(&mut self, ask: &QueueAsk<'_>) -> QueueAnswer {
+        let full = match self.full(ask) {
+            // The backend could say nothing that changes this.
+            Some(never) if !never.may_ever_fit() => return QueueAnswer::Full(Box::new(never)),
+            full => full,
+        };
+        let left = match full {
+            None => self.part_left(ask),
+            Some(_) => None,
+        };
+        if self.must_look(left, ask) {
+            return self.look(ask.now.at);
+        }
+        let goes = match full {
+            None => 0,
+            Some(full) => match self.goes(&full, ask) {
+                Some(goes) => goes,
+                None => return self.refuse(full, ask.now.at),
+            },
+        };
+        // For what a rate refuses no job is dropped.
+        if let Some(full) = self.over_rate(ask) {
+            return QueueAnswer::Full(Box::new(full));
+        }
+        if goes > 0 {
+            return match self.estimate.is_looking() {
+                true => self.look(ask.now.at),
+                false => QueueAnswer::Drop,
+            };
+        }
+        if self.needs_places(ask) {
+            return QueueAnswer::Places;
+        }
+        let look_soon = self.wants_look(left, ask);
+        QueueAnswer::Fits { look_soon }
+    }
+
+    /// Whether the backend is asked before an enqueue is answered that leaves this part of its nearest bound free. A
+    /// look that somebody waits for is everybody's to wait for.
+    fn must_look(&self, left: Option<f64>, ask: &QueueAsk<'_>) -> bool {
+        let must_look = || self.estimate.must_look(left, &self.looks, ask.now.at);
+        self.bounds.needs_depth() && (self.looks.closed || must_look())
+    }
+
+    /// Whether the backend is asked soon after such an enqueue.
+    fn wants_look(&self, left: Option<f64>, ask: &QueueAsk<'_>) -> bool {
+        let follows_depth = self.bounds.needs_depth() || ask.want.tried.is_some();
+        let wants_look = || self.estimate.wants_look(left, ask.now.at);
+        follows_depth && !self.estimate.is_looking() && wants_look()
+    }
+
+    /// The answer where the backend must be asked.
+    fn look(&self, now: Instant) -> QueueAnswer {
+        let away = self.away_at(now).cloned();
+        away.map_or(QueueAnswer::Look, QueueAnswer::Away)
+    }
+
+    /// The answer to an enqueue that does not fit, as far as is known. Where the backend was just found away there may be
+    /// room that nobody knows of; where it tells no numbers there is none.
+    fn refuse(&self, full: Full, now: Instant) -> QueueAnswer {
+        match self.away_at(now).filter(|_| self.estimate.has_stats()) {
+            Some(away) => QueueAnswer::Away(away.clone()),
+            None => QueueAnswer::Full(Box::new(full)),
+        }
+    }
+
+    /// Whether the store must grant the places, because the queue of a fleet is near its bound. What has dropped jobs has
+    /// their places.
+    fn needs_places(&self, ask: &QueueAsk<'_>) -> bool {
+        let bound = self.bounds.max_depth.filter(|_| ask.want.gone == 0);
+        bound.is_some_and(|bound| {
+            let room = bound.saturating_sub(self.depth(ask.held));
+            self.fleet.needs(ask.want.jobs, room, bound)
+        })
+    }
+
+    /// Whether a bound that is only tried would refuse an enqueue that fits. Nobody waits until the depth is known.
+    pub(crate) fn would_refuse(&mut self, want: &Want, held: impl Fn() -> HeldCount) -> bool {
+        match want.tried.as_deref().filter(|_| self.estimate.is_known()) {
+            Some(tried) => {
+                let mut usages = self.usages(tried, held());
+                usages.any(|usage| !usage.fits(want.amount(usage.unit)))
+            }
+            None => false,
+        }
+    }
+
+    /// The part of its nearest bound that is left after an enqueue that fits; of one that is only tried, where no other
+    /// is about what waits. `None`: it would not fit there.
+    fn part_left(&mut self, ask: &QueueAsk<'_>) -> Option<f64> {
+        let tried = ask.want.tried.as_deref();
+        let tried = tried.filter(|_| !self.bounds.needs_depth());
+        let bounds = tried.unwrap_or(&ask.want.bounds);
+        let parts = self
+            .usages(bounds, ask.held)
+            .map(|usage| usage.part_left(ask.want.amount(usage.unit)));
+        let least = parts.fold(f64::INFINITY, f64::min);
+        (least >= 0.0).then_some(least)
+    }
+
+    /// Why the enqueue does not fit beside what waits: first what can never fit, then a group that has its share, because
+    /// no job of others that leaves makes room for it, and then the queue.
+    fn full(&mut self, ask: &QueueAsk<'_>) -> Option<Full> {
+        match (self.full_of_queue(ask), ask.group) {
+            (Some(never), _) if !never.may_ever_fit() => Some(never),
+            (_, Some(group)) => Some(self.full_of_group(group, ask)),
+            (full, None) => full,
+        }
+    }
+
+    /// The answer if the enqueue would go beyond a bound of the queue itself.
+    fn full_of_queue(&mut self, ask: &QueueAsk<'_>) -> Option<Full> {
+        let want = ask.want;
+        // Nobody waits for what makes room for itself.
+        let before = ask.before.filter(|_| !self.may_drop(want));
+        let ahead = |unit| before.map_or(0, |before| before.amount(unit));
+        let usages = self.usages(&want.bounds, ask.held);
+        let met = usages.filter(|usage| !usage.fits(ahead(usage.unit) + want.amount(usage.unit)));
+        let met = met.min_by_key(|usage| want.amount(usage.unit) <= usage.bound)?;
+        Some(Full {
+            met: match met.unit {
+                BoundUnit::Jobs => BoundMet::Depth,
+                BoundUnit::Bytes => BoundMet::Bytes,
+            },
+            depth: met.used,
+            bound: met.bound,
+            wanted: want.amount(met.unit),
+            ..self.common_full(ask)
+        })
+    }
+
+    /// The answer if too many jobs of a group would wait.
+    fn full_of_group(&mut self, full: &FullGroup, ask: &QueueAsk<'_>) -> Full {
+        Full {
+            met: match full.group.queue {
+                Some(_) => BoundMet::Key,
+                None => BoundMet::Tenant,
+            },
+            depth: full.waiting,
+            bound: full.most,
+            wanted: full.wanted,
+            key: Some(Arc::clone(&full.group.name)),
+            ..self.common_full(ask)
+        }
+    }
+
+    /// What is the same whatever bound is met.
+    fn common_full(&mut self, ask: &QueueAsk<'_>) -> Full {
+        let places = self.jobs_over(ask).max(1);
+        Full {
+            queue: Arc::clone(&ask.want.queue),
+            met: BoundMet::Depth,
+            depth: 0,
+            bound: 0,
+            period: None,
+            wanted: 0,
+            strategy: self.bounds.strategy,
+            after: self.drain.time_for(places, ask.now.at),
+            drain: self.drain.rate(ask.now.at),
+            key: None,
+        }
+    }
+
+    /// How many jobs must leave so that the enqueue fits.
+    fn jobs_over(&mut self, ask: &QueueAsk<'_>) -> u64 {
+        let each = self.usages(&ask.want.bounds, ask.held).map(|usage| {
+            let wanted = ask.want.amount(usage.unit);
+            let over = (usage.used + wanted).saturating_sub(usage.bound);
+            over.div_ceil(self.size_of_one(usage, ask.held))
+        });
+        each.max().unwrap_or(0)
+    }
+
+    /// As how many jobs of its queue the enqueue counts.
+    fn jobs_brought(&mut self, ask: &QueueAsk<'_>) -> u64 {
+        let each = self.usages(&ask.want.bounds, ask.held).map(|usage| {
+            let wanted = ask.want.amount(usage.unit);
+            wanted.div_ceil(self.size_of_one(usage, ask.held))
+        });
+        each.max().unwrap_or(0).max(ask.want.jobs)
+    }
+
+    /// How much of a bound one job uses on average.
+    fn size_of_one(&self, usage: BoundUsage, held: HeldCount) -> u64 {
+        match usage.unit {
+            BoundUnit::Jobs => 1,
+            BoundUnit::Bytes => (usage.used / self.depth(held).max(1)).max(1),
+        }
+    }
+
+    /// Whether jobs may go so that this fits.
+    fn may_drop(&self, want: &Want) -> bool {
+        self.bounds.strategy == OverflowStrategy::DropOldest && !want.paused
+    }
+
+    /// How many more jobs go for an enqueue that does not fit; `None`: that does not help, or cannot be. In a fleet no
+    /// more than it brings: what siblings have dropped is seen by the next look only, and would go again. After each look
+    /// it is one more, so that the queue comes down to its bound.
+    fn goes(&mut self, full: &Full, ask: &QueueAsk<'_>) -> Option<u64> {
+        let is_tried = self.undroppable.is_none_or(|from| ask.now.at >= from);
+        if !self.may_drop(ask.want) || !full.is_of_queue() || !is_tried {
+            return None;
+        }
+        let mut goes = self.jobs_over(ask);
+        if self.fleet.is_on() {
+            let most = self.jobs_brought(ask) + u64::from(self.looks.is_fresh);
+            goes = goes.min(most.saturating_sub(ask.want.gone));
+        }
+        (goes <= self.droppable(ask.held)).then_some(goes)
+    }
+
+    fn over_rate(&mut self, ask: &QueueAsk<'_>) -> Option<Full> {
+        let (want, now) = (ask.want, ask.now);
+        let rate = want.bounds.enqueue_rate.as_ref()?;
+        let window = self.window(rate);
+        let limit = rate.limit.get();
+        let count = window.count(now.stamp);
+        let jobs = u32::try_from(want.jobs).unwrap_or(u32::MAX);
+        let over = count
+            .saturating_add(jobs)
+            .checked_sub(limit)
+            .filter(|over| *over > 0)?;
+        // What can never fit is told when the whole window is free.
+        let opens = match (jobs <= limit, count.checked_sub(1)) {
+            (true, _) => window.leaves(over - 1, now.stamp),
+            (false, Some(last)) => window.leaves(last, now.stamp),
+            (false, None) => Some(now.stamp.plus(rate.period.get())),
+        };
+        Some(Full {
+            met: BoundMet::Rate,
+            depth: u64::from(count),
+            bound: u64::from(limit),
+            period: Some(Duration::from_micros(rate.period.get())),
+            wanted: want.jobs,
+            strategy: OverflowStrategy::Reject,
+            after: opens.map(|at| Duration::from_micros(at.since(now.stamp))),
+            drain: None,
+            ..self.common_full(ask)
+        })
+    }
+
+    /// How many jobs are surely available.
+    fn droppable(&self, held: HeldCount) -> u64 {
+        // Only who holds a job can drop it.
+        let elsewhere = self.estimate.elsewhere();
+        let of_fleet = self.fleet.depth().unwrap_or(0);
+        let of_fleet = of_fleet.saturating_sub(self.estimate.in_flight());
+        let waiting = self.estimate.waiting(held).max(of_fleet);
+        let waiting = waiting.saturating_sub(elsewhere);
+        waiting.saturating_sub(self.later.count)
+    }
+
+    /// Why the backend could not be asked, if that was just now.
+    fn away_at(&self, now: Instant) -> Option<&Away> {
+        let (away, at) = self.looks.away.as_ref()?;
+        (now.saturating_duration_since(*at) < NEAR).then_some(away)
+    }
+}

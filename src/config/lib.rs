@@ -1,0 +1,59 @@
+//! The settings of the program: TOML, read field by field so that all its problems are
+//! shown at once, each under its line. `config.example.toml` documents every field; a line of `settings.rs`
+//! makes each.
+
+mod certificates;
+mod check;
+mod choices;
+mod command_line;
+mod costs;
+mod diff;
+mod egress;
+mod entries;
+mod feedback;
+mod file;
+mod kinds;
+mod listen;
+mod load;
+mod meaning;
+mod merge;
+mod mode;
+mod origins;
+mod patterns;
+mod places;
+mod policies;
+mod queues;
+mod reader;
+mod report;
+mod secret;
+mod settings;
+mod shown;
+mod sources;
+mod tenants;
+mod tls;
+mod values;
+mod watch;
+
+pub use ojs_store::guard::OnStoreError;
+pub use ojs_wire::upstream::BaseUrl;
+
+pub use certificates::{CertificateFile, RENEW};
+pub use check::{Checked, Entries, check};
+pub use choices::{LogFormat, MediaType, StoreUrl};
+pub use command_line::CommandLine;
+pub use diff::{Changes, Diff};
+pub use egress::EgressSettings;
+pub use file::known_fields;
+pub use kinds::digest_of;
+pub use listen::Listen;
+pub use load::ConfigFile;
+pub use meaning::FORGETS_SUBQUEUES;
+pub use report::{Colours, Report};
+pub use secret::Secret;
+pub use settings::{
+    FetchSettings, HoldSettings, LONGEST_WAIT, MetricsSettings, RepairSettings, ServerSettings,
+    Settings, SettleSettings, StoreSettings, UpstreamSettings,
+};
+pub use sources::Sources;
+pub use tls::TlsSettings;
+pub use watch::FolderWatch;

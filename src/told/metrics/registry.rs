@@ -1,0 +1,933 @@
+//! All series of one sidecar.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::hash_map::Entry;
+use hashbrown::{HashMap, HashSet};
+use metrics::{Counter, Gauge, Histogram, Label};
+use metrics_exporter_prometheus::{
+    Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::activity::{Activity, Point, SpacedKey};
+use super::names::Counted;
+use super::page::{open_metrics, process};
+use super::recorder::{Labels, counter, described, gauge, histogram, part_of_page};
+use ojs_limit::{self as limit, Limited, OnLimit, Space, Strategy, each_key, share_of};
+
+/// Buckets for waits in seconds: from the 5 ms of a waiting worker to a job that waits all day.
+const WAITS: &[f64] = &[
+    0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0, 3600.0, 86400.0,
+];
+/// Buckets for the seconds that a call to the backend or a held FETCH takes.
+const CALLS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
+/// How often the samples of histograms are put into their buckets. Until then each sample is kept by itself, for as
+/// long as nobody scrapes.
+const UPKEEP: Duration = Duration::from_secs(5);
+/// How many bounded queues have series of their own.
+const QUEUES: usize = 1_000;
+/// The label of all keys past the cap.
+const OTHER: &str = "_other";
+
+/// The figures of the store that the metrics show.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreFigures {
+    /// Whether it does not answer.
+    pub is_lost: bool,
+    /// How many other sidecars share it.
+    pub siblings: usize,
+    /// How often it came back with other data than before.
+    pub times_wiped: u64,
+    /// How often it has failed.
+    pub times_failed: u64,
+}
+
+/// All series of one sidecar. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics(Arc<AllSeries>);
+
+struct AllSeries {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    keys: Mutex<KeyTable>,
+    activity: Activity,
+    policies: Mutex<PolicyTable>,
+    calls: Mutex<HashMap<(&'static str, Option<u16>), Histogram>>,
+    queues: Mutex<HashSet<Box<str>>>,
+    /// The part of the page with the pressures as last measured.
+    pressure: Mutex<String>,
+    /// The part of the page with the limits as last measured.
+    limits: Mutex<String>,
+    /// The part of the page with the certificates as last looked at.
+    certificates: Mutex<String>,
+    // These change with every FETCH or event, so they are kept; the others are looked up by name.
+    fetch_wait: Histogram,
+    claimed: Counter,
+    events_sent: Counter,
+}
+
+/// Series without labels that are 0, and not absent, before anything has happened.
+const GAUGES_FROM_THE_START: [&str; 17] = [
+    "ojs_throttle_calls_out",
+    "ojs_throttle_calls_waiting",
+    "ojs_throttle_overrides_active",
+    "ojs_throttle_paused_keys",
+    "ojs_throttle_held_jobs",
+    "ojs_throttle_held_bytes",
+    "ojs_throttle_hold_capacity",
+    "ojs_throttle_lookahead_full_queues",
+    "ojs_throttle_subqueues_shared",
+    "ojs_throttle_subqueues_out_of_reach",
+    "ojs_throttle_store_up",
+    "ojs_throttle_siblings",
+    "ojs_throttle_unshared_sidecars",
+    "ojs_throttle_workers_around",
+    "ojs_throttle_unmatched_policies",
+    "ojs_throttle_slots",
+    "ojs_throttle_event_subscribers",
+];
+const COUNTERS_FROM_THE_START: [&str; 5] = [
+    "ojs_throttle_store_wiped_total",
+    "ojs_throttle_store_errors_total",
+    "ojs_throttle_reserved_turns_total",
+    "ojs_throttle_reserved_turns_unused_total",
+    "ojs_throttle_events_lost_total",
+];
+
+#[derive(Default)]
+struct KeyTable {
+    /// So many keys get series of their own.
+    most: usize,
+    /// The keys with series of their own.
+    own: HashMap<SpacedKey, KeySeries>,
+    /// The series of all keys past the cap.
+    other: Option<KeySeries>,
+    /// As many groups of keys with series of their own.
+    groups: HashSet<(Space, limit::Key, Arc<str>)>,
+}
+
+struct KeySeries {
+    /// The value of the label.
+    name: Box<str>,
+    active: Gauge,
+    waiting: Gauge,
+    wait: Histogram,
+}
+
+/// The series of policies, by what starts under them.
+type PolicyTable = HashMap<(StartKind, Arc<str>), Arc<PolicySeries>>;
+
+/// What starts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StartKind {
+    /// A job.
+    Job,
+    /// A call of a worker.
+    Call,
+}
+
+impl StartKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            StartKind::Job => "job",
+            StartKind::Call => "call",
+        }
+    }
+}
+
+struct PolicySeries {
+    starts: Counter,
+    allowed: Counter,
+    limited: Counter,
+    rescheduled: Counter,
+    dropped: Counter,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Metrics {
+    /// `top_keys`: how many keys get series of their own.
+    #[expect(clippy::expect_used, reason = "the buckets are constants")]
+    pub fn new(top_keys: usize) -> Metrics {
+        let builder = PrometheusBuilder::new();
+        let builder = builder
+            .set_buckets_for_metric(
+                Matcher::Full("ojs_rate_limit_wait_duration_seconds".into()),
+                WAITS,
+            )
+            .and_then(|b| {
+                let name = Matcher::Full("ojs_throttle_shadow_wait_seconds".into());
+                b.set_buckets_for_metric(name, WAITS)
+            })
+            .and_then(|b| b.set_buckets(CALLS));
+        // The builder refuses only empty lists, and both lists are constants.
+        let recorder = described(builder.expect("buckets are not empty"));
+        let inner = AllSeries {
+            handle: recorder.handle(),
+            fetch_wait: histogram(&recorder, "ojs_throttle_fetch_wait_seconds", vec![]),
+            claimed: counter(&recorder, "ojs_throttle_claimed_jobs_total", vec![]),
+            events_sent: counter(&recorder, "ojs_throttle_events_sent_total", vec![]),
+            keys: Mutex::new(KeyTable {
+                most: top_keys,
+                ..KeyTable::default()
+            }),
+            activity: Activity::new(top_keys),
+            policies: Mutex::default(),
+            calls: Mutex::default(),
+            queues: Mutex::default(),
+            pressure: Mutex::default(),
+            limits: Mutex::default(),
+            certificates: Mutex::default(),
+            recorder,
+        };
+        let version = Label::new("version", env!("CARGO_PKG_VERSION"));
+        gauge(&inner.recorder, "ojs_throttle_build_info", vec![version]).set(1.0);
+        let metrics = Metrics(Arc::new(inner));
+        for name in GAUGES_FROM_THE_START {
+            metrics.set(name, 0);
+        }
+        for name in COUNTERS_FROM_THE_START {
+            metrics.counter(name).increment(0);
+        }
+        for what in Counted::ALL {
+            metrics.counter_of(*what).increment(0);
+        }
+        metrics
+    }
+
+    /// The page that `/metrics` serves, in Prometheus' text format.
+    pub fn render(&self) -> String {
+        let parts = [&self.0.limits, &self.0.pressure, &self.0.certificates];
+        let page = parts
+            .iter()
+            .fold(self.0.handle.render(), |page, part| page + &part.lock());
+        // A recorder forgets no series: one that nobody knows now is left out here.
+        let lines = page.split_inclusive('\n');
+        let known = lines.filter(|line| !line.ends_with(" NaN\n"));
+        known.collect::<String>() + &process()
+    }
+
+    /// The page in OpenMetrics.
+    pub fn render_open(&self) -> String {
+        open_metrics(&self.render())
+    }
+
+    /// Keeps histograms from growing with every sample, whether anybody scrapes or not. Never ends.
+    pub async fn keep_up(self) {
+        let mut ticks = tokio::time::interval(UPKEEP);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.0.handle.run_upkeep();
+        }
+    }
+
+    /// Sets a gauge without labels.
+    fn set(&self, name: &'static str, value: usize) {
+        gauge(&self.0.recorder, name, vec![]).set(value as f64);
+    }
+
+    /// A counter without labels.
+    fn counter(&self, name: &'static str) -> Counter {
+        counter(&self.0.recorder, name, vec![])
+    }
+
+    /// Counts one more.
+    pub fn count(&self, what: Counted) {
+        self.counter_of(what).increment(1);
+    }
+
+    fn counter_of(&self, what: Counted) -> Counter {
+        let (name, label) = what.name_and_label();
+        let labels = label.map(|(k, v)| Label::new(k, v)).into_iter().collect();
+        counter(&self.0.recorder, name, labels)
+    }
+
+    /// Counts jobs that were claimed for the hold.
+    pub fn claimed(&self, jobs: usize) {
+        self.0.claimed.increment(jobs as u64);
+    }
+
+    /// Counts started jobs, each with its limits and, if it was refused before, how long it was held.
+    pub fn started<'a>(
+        &self,
+        kind: StartKind,
+        jobs: impl Iterator<Item = (&'a [Limited], Option<Duration>)> + Clone,
+    ) {
+        self.0.activity.started(jobs.clone());
+        // Jobs that start together are mostly under one policy and one key.
+        let mut run: Option<(&Arc<str>, u64)> = None;
+        let mut last: Option<&Limited> = None;
+        let mut keys = self.keys();
+        for (limited, waited) in jobs {
+            for limited in limited {
+                run = match run {
+                    Some((policy, starts)) if Arc::ptr_eq(policy, &limited.policy) => {
+                        Some((policy, starts + 1))
+                    }
+                    before => {
+                        self.starts(kind, before);
+                        Some((&limited.policy, 1))
+                    }
+                };
+                if limited.cost.rule.is_some() {
+                    self.charged(&limited.policy, limited.cost.pays.get().into());
+                }
+            }
+            if let Some((limited, share)) = share_of(limited) {
+                self.group_started(&mut keys, limited, &share.group);
+            }
+            for (_, limited) in each_key(limited) {
+                let is_known = last.is_some_and(|last| last.shares_key(limited));
+                last = Some(limited);
+                if is_known && waited.is_none() {
+                    continue;
+                }
+                let series = self.series(&mut keys, limited);
+                if let Some(waited) = waited {
+                    series.wait.record(waited.as_secs_f64());
+                }
+            }
+        }
+        self.starts(kind, run);
+    }
+
+    /// Counts what a job paid under a policy.
+    pub fn charged(&self, policy: &str, cost: u64) {
+        self.of_policy("ojs_throttle_cost_charged_total", policy, cost);
+    }
+
+    /// Counts what a job had paid under a policy and did not use.
+    pub fn refunded(&self, policy: &str, cost: u64) {
+        self.of_policy("ojs_throttle_cost_refunded_total", policy, cost);
+    }
+
+    fn group_started(&self, keys: &mut KeyTable, limited: &Limited, group: &Arc<str>) {
+        let (most, own) = (keys.most, &mut keys.groups);
+        let this = (limited.space, limited.key.clone(), Arc::clone(group));
+        let is_own = own.contains(&this) || (own.len() < most && own.insert(this));
+        let (key, group) = match is_own {
+            true => (limited.space.name_of(&limited.key).into_owned(), &**group),
+            false => (OTHER.to_owned(), OTHER),
+        };
+        let labels = vec![
+            Label::new("key", key),
+            Label::new("group", group.to_owned()),
+        ];
+        counter(&self.0.recorder, "ojs_throttle_group_starts_total", labels).increment(1);
+    }
+
+    /// Shows the keys of a running job that was found, and has its slots now.
+    pub fn adopted(&self, limited: &[Limited]) {
+        let mut keys = self.keys();
+        for (_, limited) in each_key(limited) {
+            self.series(&mut keys, limited);
+        }
+    }
+
+    /// Counts starts under one policy.
+    fn starts(&self, kind: StartKind, run: Option<(&Arc<str>, u64)>) {
+        if let Some((policy, starts)) = run {
+            let series = self.policy(kind, policy);
+            series.starts.increment(starts);
+            series.allowed.increment(starts);
+        }
+    }
+
+    /// Sets all jobs that are out to zero, because all usage was forgotten.
+    pub fn clear(&self) {
+        self.slots(0);
+        self.0.activity.clear();
+        let keys = self.keys();
+        let all = keys.own.values().chain(&keys.other);
+        all.for_each(|series| series.active.set(0.0));
+    }
+
+    /// The keys with series of their own, and whether other keys share one.
+    pub fn named(&self) -> (Vec<SpacedKey>, bool) {
+        let keys = self.keys();
+        (keys.own.keys().cloned().collect(), keys.other.is_some())
+    }
+
+    /// Sets how many jobs of a key are out, as the store says. A key without a series of its own is left out.
+    pub fn active(&self, key: &SpacedKey, jobs: u32) {
+        if let Some(series) = self.keys().own.get(key) {
+            series.active.set(f64::from(jobs));
+        }
+    }
+
+    /// Sets how many jobs are out of all job keys that share a series. Not a number: nobody knows, and the page does
+    /// not show them.
+    pub fn others_active(&self, jobs: f64) {
+        if let Some(other) = &self.keys().other {
+            other.active.set(jobs);
+        }
+    }
+
+    /// Sets how many jobs wait of all keys that share a series.
+    pub fn others_waiting(&self, jobs: usize) {
+        if let Some(other) = &self.keys().other {
+            other.waiting.set(jobs as f64);
+        }
+    }
+
+    fn keys(&self) -> MutexGuard<'_, KeyTable> {
+        self.0.keys.lock()
+    }
+
+    /// Sets how many limited calls are out, and how many wait.
+    pub fn of_calls(&self, out: usize, waiting: usize) {
+        self.set("ojs_throttle_calls_out", out);
+        self.set("ojs_throttle_calls_waiting", waiting);
+    }
+
+    /// Sets how many limited jobs are out.
+    pub fn slots(&self, jobs: usize) {
+        self.set("ojs_throttle_slots", jobs);
+    }
+
+    /// Counts a refused job: by the limit that refused it, and by the action that a policy takes.
+    pub fn refused(&self, kind: StartKind, by: &Limited, policy: &Arc<str>, action: OnLimit) {
+        self.0.activity.refused(by);
+        let series = self.policy(kind, policy);
+        match action {
+            OnLimit::Wait => series.limited.increment(1),
+            OnLimit::Reschedule => series.rescheduled.increment(1),
+            OnLimit::Drop => series.dropped.increment(1),
+        }
+    }
+
+    /// Counts a refused job that was ended in the backend.
+    pub fn dropped(&self, policy: &str) {
+        self.of_policy("ojs_rate_limit_dropped_total", policy, 1);
+    }
+
+    /// Counts an enqueue that a bound refused.
+    pub fn rejected(&self, queue: &str) {
+        self.0.activity.rejected(queue);
+        self.of_queue("ojs_backpressure_rejected_total", queue, 1);
+    }
+
+    /// Records how long a job would have waited for a policy.
+    pub fn shadow_waited(&self, policy: &str, waited: Duration) {
+        let labels = vec![Label::new("policy", policy.to_owned())];
+        let series = histogram(&self.0.recorder, "ojs_throttle_shadow_wait_seconds", labels);
+        series.record(waited.as_secs_f64());
+    }
+
+    /// Sets what a policy would have done so far, by verdict, and how many jobs would wait now.
+    pub fn shadow(&self, policy: &str, verdicts: &[(&'static str, u64)], waiting: usize) {
+        let label = || Label::new("policy", policy.to_owned());
+        for (verdict, jobs) in verdicts {
+            let labels = vec![label(), Label::new("verdict", *verdict)];
+            let series = counter(&self.0.recorder, "ojs_throttle_shadow_jobs_total", labels);
+            series.absolute(*jobs);
+        }
+        let name = "ojs_throttle_shadow_waiting";
+        gauge(&self.0.recorder, name, vec![label()]).set(waiting as f64);
+    }
+
+    /// Counts an enqueue that a bound would have refused.
+    pub fn shadow_refused(&self, queue: &str) {
+        self.of_queue("ojs_throttle_shadow_refused_total", queue, 1);
+    }
+
+    /// A queue's next job waits in the backend for this limit. Nobody asked for its start, so no series counts it.
+    pub fn held_up(&self, by: &Limited) {
+        self.0.activity.refused(by);
+    }
+
+    /// What was seen of every key in the last minute, in no order.
+    pub fn minutes(&self) -> HashMap<SpacedKey, Point> {
+        self.0.activity.minutes()
+    }
+
+    /// How many enqueues into this queue were refused in the last minute.
+    pub fn rejected_lately(&self, queue: &str) -> u32 {
+        self.0.activity.rejected_lately(queue)
+    }
+
+    /// What was seen of a key in the last hour, oldest first, if that is kept.
+    pub fn hour(&self, key: &SpacedKey) -> Option<Vec<Point>> {
+        self.0.activity.hour(key)
+    }
+
+    /// Counts jobs that were dropped to make room.
+    pub fn dropped_oldest(&self, queue: &str, jobs: u64) {
+        self.of_queue("ojs_backpressure_dropped_total", queue, jobs);
+    }
+
+    /// Sets, for each queue of which something is known, the used part of its nearest bound; other queues lose their
+    /// series. Queues that share a series show the largest.
+    pub fn pressure(&self, queues: &[(Arc<str>, f64)]) {
+        let mut measured: HashMap<String, f64> = HashMap::new();
+        for (queue, part) in queues {
+            let most = measured.entry(self.queue_label(queue)).or_default();
+            *most = most.max(*part);
+        }
+        let measured = measured.into_iter();
+        let gauges = measured.map(|(label, part)| (vec![("queue", label)], part));
+        *self.0.pressure.lock() = part_of_page("ojs_backpressure_pressure", gauges);
+    }
+
+    /// Sets for how many seconds more each file of certificates is good, by the setting that names it.
+    pub fn certificates(&self, files: impl Iterator<Item = (String, i64)>) {
+        let gauges = files.map(|(setting, seconds)| (vec![("setting", setting)], seconds as f64));
+        *self.0.certificates.lock() =
+            part_of_page("ojs_throttle_tls_certificate_expiry_seconds", gauges);
+    }
+
+    /// Sets how many enqueues wait for room.
+    pub fn blocked(&self, enqueues: usize) {
+        self.set("ojs_throttle_blocked_enqueues", enqueues);
+    }
+
+    fn of_queue(&self, name: &'static str, queue: &str, n: u64) {
+        let labels = vec![Label::new("queue", self.queue_label(queue))];
+        counter(&self.0.recorder, name, labels).increment(n);
+    }
+
+    /// The label of a queue. Names come from requests, so only the first [`QUEUES`] have series of their own.
+    fn queue_label(&self, queue: &str) -> String {
+        let mut queues = self.0.queues.lock();
+        if queues.contains(queue) {
+            return queue.to_owned();
+        }
+        if queues.len() >= QUEUES {
+            return OTHER.to_owned();
+        }
+        queues.insert(queue.into());
+        queue.to_owned()
+    }
+
+    /// Counts a nack that shut a key, because the service behind it limits us.
+    pub fn shut(&self, policy: &str) {
+        self.of_policy("ojs_throttle_downstream_rate_limited_total", policy, 1);
+    }
+
+    fn of_policy(&self, name: &'static str, policy: &str, n: u64) {
+        let labels = vec![Label::new("policy", policy.to_owned())];
+        counter(&self.0.recorder, name, labels).increment(n);
+    }
+
+    /// Counts a job that could not start, once for each time that it waits.
+    pub fn exceeded(&self, by: &Limited, strategy: Strategy) {
+        let mut keys = self.keys();
+        let series = self.series(&mut keys, by);
+        let labels = vec![
+            Label::new("key", series.name.to_string()),
+            Label::new("strategy", strategy.as_str()),
+        ];
+        drop(keys);
+        counter(&self.0.recorder, "ojs_rate_limit_exceeded_total", labels).increment(1);
+    }
+
+    /// Records how long a FETCH was kept open.
+    pub fn waited(&self, time: Duration) {
+        self.0.fetch_wait.record(time.as_secs_f64());
+    }
+
+    /// Records a call of the sidecar's own to the backend. `code` is its status, or 0 for none, which
+    /// has a word of its own; statuses that HTTP does not have share a series.
+    pub fn called(&self, op: &'static str, code: u16, time: Duration) {
+        let code = Some(code).filter(|code| matches!(code, 0 | 100..=599));
+        let mut calls = self.0.calls.lock();
+        let series = calls.entry((op, code)).or_insert_with(|| {
+            let code = match code {
+                Some(0) => "none".to_owned(),
+                Some(code) => code.to_string(),
+                None => OTHER.to_owned(),
+            };
+            let labels = vec![Label::new("op", op), Label::new("code", code)];
+            histogram(
+                &self.0.recorder,
+                "ojs_throttle_upstream_request_duration_seconds",
+                labels,
+            )
+        });
+        series.record(time.as_secs_f64());
+    }
+
+    /// Records a look at the config file that left it in force, and the result to count, if any.
+    pub fn config_is_in_force(&self, result: Option<&'static str>) {
+        self.config_looked_at(1, result);
+    }
+
+    /// Records a look at the config file that found it not in force, and the result to count, if any.
+    pub fn config_is_not_in_force(&self, result: Option<&'static str>) {
+        self.config_looked_at(0, result);
+    }
+
+    fn config_looked_at(&self, in_force: usize, result: Option<&'static str>) {
+        self.set("ojs_throttle_config_last_reload_successful", in_force);
+        self.set("ojs_throttle_config_file_matches", in_force);
+        if let Some(result) = result {
+            let labels = vec![Label::new("result", result)];
+            let name = "ojs_throttle_config_reloads_total";
+            counter(&self.0.recorder, name, labels).increment(1);
+        }
+    }
+
+    /// Sets when the config file came into force, in microseconds of Unix time.
+    pub fn config_good_at(&self, micros: u64) {
+        let name = "ojs_throttle_config_last_reload_success_timestamp_seconds";
+        gauge(&self.0.recorder, name, vec![]).set(micros as f64 / 1e6);
+    }
+
+    /// Sets how many event streams are open.
+    pub fn subscribers(&self, open: usize) {
+        self.set("ojs_throttle_event_subscribers", open);
+    }
+
+    /// Counts an event that was put into a stream.
+    pub fn event_sent(&self) {
+        self.0.events_sent.increment(1);
+    }
+
+    /// Counts events that a slow subscriber lost.
+    pub fn events_lost(&self, events: u64) {
+        self.counter("ojs_throttle_events_lost_total")
+            .increment(events);
+    }
+
+    /// Sets what is known of the store.
+    pub fn store(&self, store: &StoreFigures) {
+        self.set("ojs_throttle_store_up", (!store.is_lost).into());
+        self.set("ojs_throttle_siblings", store.siblings);
+        self.counter("ojs_throttle_store_wiped_total")
+            .absolute(store.times_wiped);
+        self.counter("ojs_throttle_store_errors_total")
+            .absolute(store.times_failed);
+    }
+
+    /// Sets how many other sidecars limit the same jobs with a store of their own.
+    pub fn unshared(&self, sidecars: usize) {
+        self.set("ojs_throttle_unshared_sidecars", sidecars);
+    }
+
+    /// Sets how many workers get limited jobs around the sidecars.
+    pub fn workers_around(&self, workers: usize) {
+        self.set("ojs_throttle_workers_around", workers);
+    }
+
+    /// Sets how many policies no job has matched.
+    pub fn unmatched_policies(&self, policies: usize) {
+        self.set("ojs_throttle_unmatched_policies", policies);
+    }
+
+    /// Sets how many start times the store has granted ahead, and how many of them nobody used.
+    pub fn turns(&self, granted: u64, unused: u64) {
+        self.counter("ojs_throttle_reserved_turns_total")
+            .absolute(granted);
+        self.counter("ojs_throttle_reserved_turns_unused_total")
+            .absolute(unused);
+    }
+
+    /// Sets the listeners' connections, and their requests without a reply.
+    pub fn load(&self, connections: usize, ordinary: usize, urgent: usize) {
+        self.set("ojs_throttle_connections", connections);
+        for (kind, requests) in [("ordinary", ordinary), ("urgent", urgent)] {
+            let labels = vec![Label::new("kind", kind)];
+            gauge(&self.0.recorder, "ojs_throttle_requests_in_flight", labels).set(requests as f64);
+        }
+    }
+
+    /// Notes that the backend answers.
+    pub fn backend_is_up(&self) {
+        self.set("ojs_throttle_backend_up", 1);
+    }
+
+    /// Notes that the backend does not answer.
+    pub fn backend_is_away(&self) {
+        self.set("ojs_throttle_backend_up", 0);
+    }
+
+    /// Notes whether the service of a way out answers.
+    pub fn service(&self, egress: &str, is_away: bool) {
+        let labels = vec![Label::new("egress", egress.to_owned())];
+        let up = if is_away { 0.0 } else { 1.0 };
+        gauge(&self.0.recorder, "ojs_throttle_service_up", labels).set(up);
+    }
+
+    /// Counts an error reply of our own; `code` is that of its envelope.
+    pub fn answered(&self, status: u16, code: &'static str) {
+        let labels = vec![
+            Label::new("status", status.to_string()),
+            Label::new("code", code),
+        ];
+        counter(&self.0.recorder, "ojs_throttle_responses_total", labels).increment(1);
+    }
+
+    /// Sets how many limits were set over HTTP, and how many of them pause a key.
+    pub fn overrides(&self, set: usize, pauses: usize) {
+        self.set("ojs_throttle_overrides_active", set);
+        self.set("ojs_throttle_paused_keys", pauses);
+    }
+
+    /// Sets the limits of the config that are in force, by their labels; others lose their series. Those of starts have
+    /// a strategy, those of slots none. Of several with the same labels the least is shown.
+    pub fn limits(&self, all: impl Iterator<Item = (Labels, u32)>) {
+        let mut least: BTreeMap<Labels, u32> = BTreeMap::new();
+        for (labels, limit) in all {
+            let shown = least.entry(labels).or_insert(limit);
+            *shown = limit.min(*shown);
+        }
+        let least = least.into_iter();
+        let gauges = least.map(|(labels, limit)| (labels, f64::from(limit)));
+        let of_starts = |of: &(Labels, f64)| of.0.iter().any(|(name, _)| *name == "strategy");
+        let (starts, slots): (Vec<_>, Vec<_>) = gauges.partition(of_starts);
+        let slots = part_of_page("ojs_throttle_slots_limit", slots.into_iter());
+        let starts = part_of_page("ojs_throttle_starts_limit", starts.into_iter());
+        *self.0.limits.lock() = slots + &starts;
+    }
+
+    /// Sets the gauges of the hold; `waiting` says how many wait for each key.
+    pub fn hold(
+        &self,
+        jobs: usize,
+        bytes: usize,
+        capacity: usize,
+        waiting: &dyn Fn(Space, &limit::Key) -> u64,
+    ) {
+        self.set("ojs_throttle_held_jobs", jobs);
+        self.set("ojs_throttle_held_bytes", bytes);
+        self.set("ojs_throttle_hold_capacity", capacity);
+        for ((space, key), series) in &self.keys().own {
+            series.waiting.set(waiting(*space, key) as f64);
+        }
+    }
+
+    /// So many queues have a lookahead that is full.
+    pub fn lookahead_full(&self, queues: usize) {
+        self.set("ojs_throttle_lookahead_full_queues", queues);
+    }
+
+    /// So many subqueues are shared, and so many have jobs out of reach.
+    pub fn subqueues(&self, shared: usize, out_of_reach: usize) {
+        self.set("ojs_throttle_subqueues_shared", shared);
+        self.set("ojs_throttle_subqueues_out_of_reach", out_of_reach);
+    }
+
+    fn policy(&self, kind: StartKind, name: &Arc<str>) -> Arc<PolicySeries> {
+        let mut policies = self.0.policies.lock();
+        let place = (kind, Arc::clone(name));
+        if let Some(series) = policies.get(&place) {
+            return Arc::clone(series);
+        }
+        let labels = || {
+            let of = Label::new("policy", name.to_string());
+            vec![of, Label::new("kind", kind.as_str())]
+        };
+        let verdict = |word| [labels(), vec![Label::new("verdict", word)]].concat();
+        let recorder = &self.0.recorder;
+        let series = Arc::new(PolicySeries {
+            starts: counter(recorder, "ojs_throttle_starts_total", labels()),
+            allowed: counter(recorder, "ojs_throttle_decisions_total", verdict("allowed")),
+            limited: counter(recorder, "ojs_throttle_decisions_total", verdict("limited")),
+            rescheduled: counter(
+                recorder,
+                "ojs_throttle_decisions_total",
+                verdict("rescheduled"),
+            ),
+            dropped: counter(recorder, "ojs_throttle_decisions_total", verdict("dropped")),
+        });
+        policies.insert(place, Arc::clone(&series));
+        series
+    }
+
+    /// The series of a key: its own, or the shared one.
+    fn series<'a>(&self, keys: &'a mut KeyTable, limited: &Limited) -> &'a KeySeries {
+        let is_full = keys.own.len() >= keys.most;
+        match keys.own.entry((limited.space, limited.key.clone())) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) if !is_full => {
+                let name = limited.space.name_of(&limited.key);
+                place.insert(self.key_series(&name))
+            }
+            Entry::Vacant(_) => keys.other.get_or_insert_with(|| self.key_series(OTHER)),
+        }
+    }
+
+    fn key_series(&self, name: &str) -> KeySeries {
+        let label = || vec![Label::new("key", name.to_owned())];
+        let recorder = &self.0.recorder;
+        KeySeries {
+            name: name.into(),
+            active: gauge(recorder, "ojs_rate_limit_active", label()),
+            waiting: gauge(recorder, "ojs_rate_limit_waiting", label()),
+            wait: histogram(recorder, "ojs_rate_limit_wait_duration_seconds", label()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ojs_limit::{self as limit, Limits, OnLimit, Space};
+
+    fn limited(key: &str) -> Limited {
+        Limited {
+            space: Space::Job,
+            key: limit::Key::new(key).unwrap(),
+            limits: Limits::default(),
+            on_limit: OnLimit::Wait,
+            policy: Arc::from("p"),
+            cost: Default::default(),
+            share: None,
+        }
+    }
+
+    #[test]
+    fn keys_past_the_cap_share_one_series() {
+        let metrics = Metrics::new(2);
+        for key in ["a", "b", "c", "d"] {
+            metrics.started(StartKind::Job, [(&[limited(key)][..], None)].into_iter());
+            metrics.active(&(Space::Job, limited(key).key), 1);
+        }
+        let (own, shared) = metrics.named();
+        assert!(own.len() == 2 && shared);
+        metrics.others_active(f64::NAN);
+        assert!(!metrics.render().contains("active{key=\"_other\"}"));
+        metrics.others_active(2.0);
+        let page = metrics.render();
+        assert!(
+            page.contains("ojs_rate_limit_active{key=\"a\"} 1"),
+            "{page}"
+        );
+        assert!(
+            page.contains("ojs_rate_limit_active{key=\"_other\"} 2"),
+            "{page}"
+        );
+        assert!(!page.contains("key=\"c\""), "{page}");
+    }
+
+    #[test]
+    fn queues_past_the_cap_show_the_fullest() {
+        let metrics = Metrics::new(1);
+        let at = |n: usize, part| (Arc::from(format!("q-{n}")), part);
+        let mut all: Vec<_> = (0..QUEUES).map(|n| at(n, 0.5)).collect();
+        all.extend([at(QUEUES, 0.2), at(QUEUES + 1, 1.0), at(QUEUES + 2, 0.3)]);
+        let shows = |label: &str, part: f64| {
+            let line = format!("ojs_backpressure_pressure{{queue=\"{label}\"}} {part}\n");
+            let page = metrics.render();
+            assert!(page.contains(&line), "{line}: {page}");
+        };
+        metrics.pressure(&all);
+        shows("q-0", 0.5);
+        shows(OTHER, 1.0);
+        // The full one has room again, and the first is forgotten.
+        all.retain(|(queue, part)| *part < 1.0 && **queue != *"q-0");
+        metrics.pressure(&all);
+        assert!(!metrics.render().contains("\"q-0\""));
+        shows("q-1", 0.5);
+        shows(OTHER, 0.3);
+        metrics.pressure(&[]);
+        assert!(!metrics.render().contains("ojs_backpressure_pressure{"));
+    }
+
+    #[test]
+    fn limits_that_are_gone_have_no_series() {
+        let metrics = Metrics::new(1);
+        let of = |policy: &str| vec![("policy", policy.to_owned())];
+        metrics.limits([(of("a"), 5), (of("b"), 7), (of("b"), 3), (of("b"), 9)].into_iter());
+        let page = metrics.render();
+        assert!(
+            page.contains("ojs_throttle_slots_limit{policy=\"a\"} 5\n"),
+            "{page}"
+        );
+        assert!(
+            page.contains("ojs_throttle_slots_limit{policy=\"b\"} 3\n"),
+            "{page}"
+        );
+        metrics.limits([(of("b"), 9)].into_iter());
+        let page = metrics.render();
+        assert!(!page.contains("{policy=\"a\"}"), "{page}");
+        assert!(
+            page.contains("ojs_throttle_slots_limit{policy=\"b\"} 9\n"),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn a_key_and_a_queue_of_one_name_are_apart() {
+        let metrics = Metrics::new(5);
+        let queue = Limited {
+            space: Space::Queue,
+            ..limited("mail")
+        };
+        // Two policies with one key take one slot of it.
+        let all = [limited("mail"), limited("mail"), queue.clone()];
+        metrics.started(
+            StartKind::Job,
+            [(&all[..], Some(Duration::from_secs(1)))].into_iter(),
+        );
+        metrics.started(
+            StartKind::Job,
+            [(std::slice::from_ref(&queue), None)].into_iter(),
+        );
+        metrics.exceeded(&queue, Strategy::Rate);
+        metrics.active(&(Space::Job, queue.key.clone()), 1);
+        metrics.active(&(Space::Queue, queue.key.clone()), 2);
+        metrics.hold(1, 1, 1, &|space, _| match space {
+            Space::Job => 3,
+            Space::Queue => 4,
+        });
+        let page = metrics.render();
+        for line in [
+            "ojs_rate_limit_active{key=\"mail\"} 1",
+            "ojs_rate_limit_active{key=\"_queue:mail\"} 2",
+            "ojs_rate_limit_waiting{key=\"mail\"} 3",
+            "ojs_rate_limit_waiting{key=\"_queue:mail\"} 4",
+            "ojs_rate_limit_wait_duration_seconds_count{key=\"mail\"} 1",
+            "ojs_rate_limit_wait_duration_seconds_count{key=\"_queue:mail\"} 1",
+            "ojs_rate_limit_exceeded_total{key=\"_queue:mail\",strategy=\"rate\"} 1",
+        ] {
+            assert!(page.contains(line), "{line}: {page}");
+        }
+    }
+
+    #[test]
+    fn statuses_that_http_does_not_have_share_one_series() {
+        let metrics = Metrics::new(1);
+        for code in [0, 200, 599, 600, 999] {
+            metrics.called("look", code, Duration::from_millis(1));
+        }
+        let page = metrics.render();
+        for (code, calls) in [("none", 1), ("200", 1), ("599", 1), (OTHER, 2)] {
+            let labels = format!("{{op=\"look\",code=\"{code}\"}}");
+            let name = "ojs_throttle_upstream_request_duration_seconds_count";
+            let line = format!("{name}{labels} {calls}\n");
+            assert!(page.contains(&line), "{line}: {page}");
+        }
+        assert!(!page.contains("code=\"600\""), "{page}");
+    }
+
+    #[test]
+    fn a_refusal_is_counted_once_per_job() {
+        let metrics = Metrics::new(2);
+        let policy = Arc::from("p");
+        metrics.exceeded(&limited("a"), Strategy::Rate);
+        for _ in 0..2 {
+            metrics.refused(StartKind::Job, &limited("a"), &policy, OnLimit::Wait);
+        }
+        let page = metrics.render();
+        assert!(
+            page.contains("ojs_rate_limit_exceeded_total{key=\"a\",strategy=\"rate\"} 1"),
+            "{page}"
+        );
+        assert!(
+            page.contains(
+                "ojs_throttle_decisions_total{policy=\"p\",kind=\"job\",verdict=\"limited\"} 2"
+            ),
+            "{page}"
+        );
+    }
+}
