@@ -20,6 +20,7 @@
 //! | [`server`] | the listener: one task for each connection; it refuses heads that can be read in two ways |
 //! | [`proxy`] | one function for each operation; everything else streams through |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
+//! | [`subqueues`] | where a backlog of any depth waits, which of it is asked next, and what hides its names |
 //! | [`store`] | usage under its key, rows of jobs that are out, what was set by hand: each operation one atomic step |
 //! | [`bounds`] | how much waits in bounded queues, and whether an enqueue fits: sums under one lock, no I/O |
 //! | [`policy`] | which limits apply to a job, and which can apply to a queue |
@@ -51,7 +52,7 @@
 //!    brings limits of its own (`proxy/fetch/whole.rs`).
 //! 3. **Gather.** `proxy/fetch/gather.rs` has claims made, queue by queue, until as much is held as the worker wants that
 //!    may start, for 200 ms in all. A claim is capped by what a queue's own limits let start in the next 200 ms, and by
-//!    the free places of the hold (`proxy/fetch/cap.rs`). Of a queue with subqueues, `proxy/subqueues/turns.rs` says
+//!    the free places of the hold (`proxy/fetch/cap.rs`). Of a queue with subqueues, `subqueues/turns.rs` says
 //!    which are asked. Claims run in tasks of their own (`proxy/fetch/claim.rs`); those under way are known
 //!    (`proxy/fetch/claims.rs`), so that FETCHes share them, and the next one asks for what all who wait miss.
 //! 4. **Hold.** What a claim brings is read (`proxy/fetch/reply.rs`, each job by `proxy/job.rs`) and held
@@ -121,9 +122,9 @@
 //!
 //! # Who may import whom
 //!
-//! Each line says what a module may use; arrows point to lines further down only. Fourteen rooms are crates of their
+//! Each line says what a module may use; arrows point to lines further down only. Fifteen rooms are crates of their
 //! own, so that the compiler keeps their walls and each can be read, built and tested alone: [`config`], [`bounds`],
-//! [`told`], [`wire`], [`limit`], [`store`], [`policy`], [`hold`], [`json`], [`duration`], [`net`], [`tls`], [`log`] and
+//! [`subqueues`], [`told`], [`wire`], [`limit`], [`store`], [`policy`], [`hold`], [`json`], [`duration`], [`net`], [`tls`], [`log`] and
 //! [`backend`]. For all others `tests/house.rs` compares
 //! this table with the sources.
 //!
@@ -138,7 +139,8 @@
 //! cli      -> config duration manual ship
 //! admin    -> config proxy server tls told
 //! server   -> net proxy::body proxy::load proxy::respond tls wire
-//! proxy    -> bounds config duration hold json limit log policy store tls told wire
+//! proxy    -> bounds config duration hold json limit log policy store subqueues tls told wire
+//! subqueues -> bounds hold json limit policy store wire
 //! config   -> bounds duration limit policy store tls wire
 //! bounds   -> duration json limit policy wire
 //! hold     -> limit policy store
@@ -189,7 +191,8 @@ pub mod equipment;
 pub use {
     ojs_backend as backend, ojs_bounds as bounds, ojs_config as config, ojs_duration as duration,
     ojs_hold as hold, ojs_json as json, ojs_limit as limit, ojs_log as log, ojs_net as net,
-    ojs_policy as policy, ojs_store as store, ojs_tls as tls, ojs_told as told, ojs_wire as wire,
+    ojs_policy as policy, ojs_store as store, ojs_subqueues as subqueues, ojs_tls as tls,
+    ojs_told as told, ojs_wire as wire,
 };
 
 pub mod admin;

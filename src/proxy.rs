@@ -12,19 +12,18 @@
 //! | `enqueue`, `depth` | checks and mirrors what jobs bring; admits them to bounded queues, whose depth is found out |
 //! | `control` | what people set and read over HTTP |
 //! | `outside`, `about`, `stream`, `tell`, `measure` | what readers are shown: jobs and queues, manifest and health, events, gauges |
-//! | `subqueues`, `ahead` | where a backlog of any depth waits, and which of it is asked next; how far ahead jobs are claimed |
-//! | `bases`, `names`, `merged` | what keeps the names of subqueues from being seen, and numbers of queues whole |
+//! | `news` | tells siblings to which subqueues jobs came |
+//! | `bases` | keeps the names of subqueues from being seen |
 //! | `sweep`, `siblings`, `prove`, `drop` | what must be done unasked: claims kept, proven, adopted, ended |
 //! | `waiting`, `why`, `runs` | how many jobs wait for a limit; why they wait, and how long jobs run |
 //! | `shadow` | what entries would have done that are only tried |
 //! | `egress` | calls that workers make to a service, under the keys of their jobs |
 //! | `process` | whether the process takes work, and whether its file is in force |
 //! | `hiding`, `paused` | what keeps held jobs from going out, beside their limits |
-//! | `calls`, `rows`, `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
+//! | `calls`, `rows`, `job`, `scope`, `body`, `respond`, … | what the others share |
 
 mod about;
 mod admit;
-mod ahead;
 mod backend;
 mod bases;
 pub mod body;
@@ -42,9 +41,7 @@ mod job;
 mod live;
 pub mod load;
 pub(crate) mod measure;
-mod merged;
-mod mirror;
-mod names;
+mod news;
 mod outlive;
 mod outside;
 pub mod pass;
@@ -62,7 +59,6 @@ mod siblings;
 mod sidecar;
 pub mod state;
 mod stream;
-mod subqueues;
 pub(crate) mod sweep;
 mod tell;
 mod waiting;
@@ -77,7 +73,5 @@ pub use process::{FollowedFile, Readiness};
 pub use service::Proxy;
 pub use sidecar::Sidecar;
 
-pub(crate) use body::DEPTH;
-use body::REPLY_DEPTH;
 pub(crate) use job::DEFAULT_VISIBILITY;
 use respond::{ours, refuse};

@@ -13,6 +13,7 @@
 // Unit tests use parts of the integration tests, which name this crate so.
 #[cfg(test)]
 extern crate self as ojs_hold;
+mod ahead;
 #[cfg(test)]
 #[path = "../../tests/harness/claims.rs"]
 pub mod claims;
@@ -36,6 +37,7 @@ mod standing;
 mod state;
 mod view;
 
+pub use ahead::{AHEAD, starts_ahead};
 pub use due::{TRUSTED_FOR, is_late, kept_for};
 pub use held::{Episode, Held, Proof, SHORT};
 pub use lane::Lane;

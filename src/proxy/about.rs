@@ -7,8 +7,9 @@ use http::request::Parts;
 
 use super::body::Body;
 use super::respond::{self, Fault};
-use super::{Proxy, REPLY_DEPTH, calls, outside, refuse};
+use super::{Proxy, calls, outside, refuse};
 use crate::json::{Json, Kind, Splice};
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// The extensions that the sidecar adds: what backends call the capability, and the end of its name.
 const EXTENSIONS: [(&str, &str); 2] = [

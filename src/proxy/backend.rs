@@ -9,11 +9,11 @@ use http::{HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::REPLY_DEPTH;
 use crate::config::UpstreamSettings;
 use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::wire::ojs;
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Reply;
 
 /// How the backend behaves where the official ones differ.

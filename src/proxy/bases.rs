@@ -7,17 +7,19 @@ use http::uri::Uri;
 use http::{HeaderMap, HeaderValue, Response, header};
 use percent_encoding::percent_decode_str;
 
+use super::Sidecar;
 use super::body::Body;
 use super::control::in_force::limits_queue;
 use super::enqueue::unreadable;
-use super::names::{self, NameReader, ReplyKind};
 use super::respond::Fault;
-use super::subqueues::Subqueues;
-use super::{DEPTH, Sidecar, mirror};
 use crate::json::{self, Json};
 use crate::limit::Space;
 use crate::policy::subqueue;
 use crate::store::LedgerExt;
+use crate::subqueues::Subqueues;
+use crate::subqueues::mirror;
+use crate::subqueues::names::{self, NameReader, ReplyKind};
+use crate::wire::ojs::DEPTH;
 
 /// What stands between names in a path or a query.
 const SEPARATORS: &[char] = &[

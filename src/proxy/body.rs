@@ -14,12 +14,6 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 pub use crate::wire::upstream::BodyError;
 use crate::wire::upstream::{NotCollected, ReplyBody, collect, hold};
 
-/// How deep JSON may nest in requests on routes that are read.
-pub(crate) const DEPTH: usize = 64;
-/// How deep in replies: a job may have come to the backend in another way, and what it brings is limited however deep
-/// it nests. Nothing that reads them recurses.
-pub(super) const REPLY_DEPTH: usize = usize::MAX;
-
 /// Is told when a reply leaves. Dropped untold, the reply never left: undo in `Drop`.
 pub trait Watch: Send {
     /// The connection has taken the first bytes of the body. Called at most once.

@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::{Proxy, REPLY_DEPTH, scope};
+use super::{Proxy, scope};
 use crate::json::{Json, quote};
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::tick;
 use crate::wire::upstream::{Call, Reply, UpstreamError};
 

@@ -17,6 +17,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::live::Live;
+use super::load::Seldom;
 use named::KnownKeys;
 
 /// What is set: by the config, by people over HTTP, and by jobs.
@@ -28,6 +29,8 @@ pub(super) struct Control {
     pub(super) named: KnownKeys,
     /// The edition of the store's settings that is followed.
     followed: Mutex<u64>,
+    /// Whether it is to be said that the store has too many subqueues.
+    subqueues_full: Seldom,
 }
 
 impl Control {
@@ -37,6 +40,7 @@ impl Control {
             live: ArcSwap::from_pointee(live),
             named: KnownKeys::default(),
             followed: Mutex::default(),
+            subqueues_full: Seldom::default(),
         }
     }
 }

@@ -8,12 +8,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::calls::{self, Lookup};
-use super::{Proxy, REPLY_DEPTH, depth, tell};
+use super::{Proxy, depth, tell};
 use crate::hold::{Held, Pick};
 use crate::json::Json;
 use crate::limit::{Limited, OnLimit};
 use crate::log::cut;
 use crate::told::metrics::Counted;
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Call;
 
 /// How long after an attempt that came to nothing the next one is made.

@@ -16,11 +16,11 @@ use super::body::Body;
 use super::control::in_force::limits_queue;
 use super::control::named::{self, Brought};
 use super::enqueued;
-use super::mirror::{self, Forgotten, MetaOf};
 use super::outlive::to_the_end;
 use super::respond::{self, Fault};
 use super::{Proxy, Sidecar, refuse};
 use crate::store::LedgerExt;
+use crate::subqueues::mirror::{self, Forgotten, MetaOf};
 use std::sync::Arc;
 
 use bytes::Bytes;

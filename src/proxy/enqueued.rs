@@ -10,9 +10,10 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{DEPTH, Sidecar};
+use super::Sidecar;
 use crate::json::{self, Json};
 use crate::policy::job::filed;
+use crate::wire::ojs::DEPTH;
 
 /// How long a queue counts as a limited one after the last limited job was enqueued to it.
 const LASTS: Duration = Duration::from_secs(3_600);

@@ -18,11 +18,12 @@ use tracing::Instrument as _;
 use super::body::Body;
 use super::outlive::to_the_end;
 use super::prove::{Extension, named};
-use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, calls, ours, respond, rows};
+use super::{DEFAULT_VISIBILITY, Proxy, calls, ours, respond, rows};
 use crate::json::{Json, Kind, Member, Splice, quote};
 use crate::store::{Change, KnownRow, LedgerExt, Row};
 use crate::told::metrics::Counted;
 use crate::wire::boxed::boxed;
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::tick;
 use crate::wire::upstream::{Call, Reply};
 

@@ -11,9 +11,7 @@ use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::live::Live;
-use super::names::{self, ReplyKind};
-use super::subqueues::Subqueues;
-use super::{REPLY_DEPTH, Sidecar, mirror, scope, tell};
+use super::{Sidecar, scope, tell};
 use crate::bounds::Mark;
 use crate::hold::{Held, Lane, Proof};
 use crate::json::{self, Json, JsonError, Kind, Reader};
@@ -22,7 +20,11 @@ use crate::policy::price::{self, Unpaid};
 use crate::policy::subqueue::{self, Subqueue};
 use crate::policy::{self, Accept, JobView, LimitCache};
 use crate::store::{Claim, Claimed};
+use crate::subqueues::Subqueues;
+use crate::subqueues::mirror;
+use crate::subqueues::names::{self, ReplyKind};
 use crate::told::metrics::Counted;
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Reply;
 
 /// How long a claim or a slot lasts where nobody said (HTTP binding: 30 s).

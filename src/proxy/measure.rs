@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::load::Urgency;
-use super::subqueues::SpreadOfQueue;
 use super::{Sidecar, depth, waiting, why};
 use crate::duration;
 use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
 use crate::policy::numbers;
 use crate::store::LedgerExt;
+use crate::subqueues::SpreadOfQueue;
 use crate::told::metrics::{Labels, StoreFigures};
 
 /// Of so many keys without series of their own a shared store is asked in one call.

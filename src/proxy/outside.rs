@@ -18,18 +18,20 @@ use tokio::time::{Instant, sleep};
 use super::body::Body;
 use super::control::shape::rfc3339;
 use super::depth;
-use super::merged::merged;
-use super::names::ReplyKind;
 use super::outlive::to_the_end;
 use super::respond::{self, Fault};
 use super::scope::Sight;
-use super::subqueues::{BesideWaiting, ToldNumbers};
 use super::sweep::adopt::{self, LimitedBefore};
-use super::{Proxy, REPLY_DEPTH, Sidecar, calls, hiding, mirror, paused, refuse, rows, siblings};
+use super::{Proxy, Sidecar, calls, hiding, paused, refuse, rows, siblings};
 use crate::hold::Tally;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
 use crate::store::LedgerExt;
+use crate::subqueues::merged::merged;
+use crate::subqueues::mirror;
+use crate::subqueues::names::ReplyKind;
+use crate::subqueues::{BesideWaiting, ToldNumbers};
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::{Call, Reply, UpstreamError};
 
 /// How often the backend is asked for numbers at most while jobs move.

@@ -8,8 +8,8 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 
-use super::REPLY_DEPTH;
 use crate::json::Json;
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Reply;
 
 /// More paused queues than this are not remembered: names come from requests.

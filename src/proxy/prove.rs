@@ -12,11 +12,12 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::calls::{self, Lookup, job_in};
-use super::{BackendFacts, Proxy, REPLY_DEPTH, Sidecar};
+use super::{BackendFacts, Proxy, Sidecar};
 use crate::hold;
 use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::store::{Claimed, LedgerExt};
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// So many jobs are looked up at once.
 const AT_ONCE: usize = 16;

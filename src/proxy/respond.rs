@@ -17,8 +17,8 @@ use codes::declared;
 pub use codes::{CODES, Code};
 
 use super::body::{Body, ReadError};
-use super::mirror;
 use crate::config::MediaType;
+use crate::subqueues::mirror;
 use crate::wire::ojs::{self, BadPath};
 use crate::wire::upstream::{FEW_HEADER_LINES, HEADER_LINES, Reply, SendError, UpstreamError};
 
@@ -120,7 +120,7 @@ impl Fault {
 
     /// 400: deeper than is read.
     pub fn deep() -> Fault {
-        let most = super::DEPTH;
+        let most = crate::wire::ojs::DEPTH;
         Fault::bad_request(format!("the body is nested deeper than {most} levels"))
             .hinting("leave levels out, or send what is nested as the text of one string")
     }

@@ -23,7 +23,7 @@ use super::control::limits::{self, KeyFacts};
 use super::control::shape::{LimitView, rfc3339};
 use super::respond::Fault;
 use super::why::{self, Cause, Hung};
-use super::{Proxy, REPLY_DEPTH, Sidecar, depth, ours, waiting};
+use super::{Proxy, Sidecar, depth, ours, waiting};
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space};
 use crate::policy;
@@ -31,6 +31,7 @@ use crate::store::{LedgerExt, Row};
 use crate::told::events::{Filter, Subscription};
 use crate::told::metrics::{Point, STEP, SpacedKey};
 use crate::wire::ojs;
+use crate::wire::ojs::REPLY_DEPTH;
 pub use parts::MEMBERS;
 use parts::{
     BackendPart, CausePart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow, KeysPart,

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::control::{overrides, settings};
 use super::depth;
 use super::siblings::{self, Offered};
-use super::{Proxy, Sidecar, calls, egress, fetch, shadow, subqueues};
+use super::{Proxy, Sidecar, calls, egress, fetch, news, shadow};
 use crate::store::{LedgerExt, Row};
 
 use adopt::Adoption;
@@ -73,7 +73,7 @@ pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
         // Places in bounded queues, which the fleet shares.
         depth::share_depths(proxy, stop.clone()),
         // To which subqueues jobs came here.
-        subqueues::tell_siblings(proxy, stop.clone()),
+        news::tell_siblings(proxy, stop.clone()),
         // What entries would have done that are only tried.
         shadow::play(proxy, stop.clone()),
         // What siblings tell.

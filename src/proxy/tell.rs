@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use super::{REPLY_DEPTH, Sidecar};
+use super::Sidecar;
 use crate::hold::{Episode, Held};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Refusal, Space};
@@ -14,6 +14,7 @@ use crate::store::{Claimed, LedgerExt};
 use crate::told::events::{EventValue, NewEvent};
 use crate::told::metrics::Counted;
 use crate::wire::ojs;
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Reply;
 
 /// A backend's FETCH reply cannot be read, for this reason; the worker gets 502 for it.

@@ -5,6 +5,12 @@ use std::borrow::Cow;
 use http::{HeaderName, HeaderValue, Method};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
+/// How deep JSON may nest in requests on routes that are read.
+pub const DEPTH: usize = 64;
+/// How deep in replies: a job may have come to the backend in another way, and what it brings is limited however deep
+/// it nests. Nothing that reads them recurses.
+pub const REPLY_DEPTH: usize = usize::MAX;
+
 /// The media type of OJS bodies, exactly as backends send it.
 pub const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/openjobspec+json");
 /// The media type for clients that do not know [`MEDIA_TYPE`], and for every 429.

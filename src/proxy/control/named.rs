@@ -11,8 +11,9 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, each_key};
 use crate::policy::{BROUGHT, strictest};
-use crate::proxy::{REPLY_DEPTH, Sidecar};
+use crate::proxy::Sidecar;
 use crate::store::Claimed;
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// So many of the keys that were named last are listed, and at most twice as many; the others are limited
 /// all the same.

@@ -20,8 +20,9 @@ use crate::proxy::body::Body;
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::sweep::adopt::{self, LimitedBefore};
-use crate::proxy::{DEPTH, Proxy, Sidecar};
+use crate::proxy::{Proxy, Sidecar};
 use crate::store::{Change, LedgerExt, MAX_OVERRIDES, Override};
+use crate::wire::ojs::DEPTH;
 
 /// How long the answer to a queue's first limit waits for its running jobs to be found; the admin port takes 5 s at most.
 const PATIENCE: Duration = Duration::from_secs(4);

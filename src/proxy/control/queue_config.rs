@@ -16,8 +16,9 @@ use crate::proxy::body::Body;
 use crate::proxy::control::{in_force, overrides};
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
-use crate::proxy::{Proxy, REPLY_DEPTH, calls, outside};
+use crate::proxy::{Proxy, calls, outside};
 use crate::store::Override;
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Reply;
 
 /// What a PUT sets.

@@ -125,7 +125,7 @@ pub(in crate::proxy) async fn mark_spread(sidecar: &Sidecar, queue: &str) -> boo
     let names: usize = others.iter().map(|(_, mark)| usize::from(mark.most)).sum();
     let is_more = own.iter().all(|(_, mark)| mark.most < most);
     if is_more && names + usize::from(most) > MOST_OF_ALL {
-        if subqueues.full.now() {
+        if sidecar.control.subqueues_full.now() {
             tracing::warn!(
                 id = %"subqueues_full",
                 queue,

@@ -7,10 +7,10 @@ use super::settings;
 use crate::policy::subqueue::{MOST, MOST_OF_ALL, split};
 use crate::proxy::depth;
 use crate::proxy::respond::Fault;
-use crate::proxy::subqueues::{ReadQueue, SpreadOfQueue, Writes};
 use crate::proxy::why::out_of_reach;
 use crate::proxy::{Proxy, Sidecar};
 use crate::store::LedgerExt;
+use crate::subqueues::{ReadQueue, SpreadOfQueue, Writes};
 
 /// So many subqueues of a queue are listed, the worst, where not all are asked for.
 const LISTED: usize = 20;

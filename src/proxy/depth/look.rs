@@ -15,7 +15,9 @@ use crate::json::Json;
 use crate::policy::subqueue::split;
 use crate::proxy::admit::Admit;
 use crate::proxy::control::settings;
-use crate::proxy::{Proxy, REPLY_DEPTH, calls, mirror};
+use crate::proxy::{Proxy, calls};
+use crate::subqueues::mirror;
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);

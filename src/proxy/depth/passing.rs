@@ -11,10 +11,12 @@ use crate::bounds::{Mark, NewJob, TakenTo};
 use crate::duration;
 use crate::json::Json;
 use crate::limit::Timestamp;
+use crate::proxy::Sidecar;
 use crate::proxy::calls::job_in;
 use crate::proxy::control::named;
-use crate::proxy::{REPLY_DEPTH, Sidecar, mirror};
 use crate::store::{Claimed, LedgerExt};
+use crate::subqueues::mirror;
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Reply;
 
 /// Stands in the reply to an enqueue of a job that waits for a time. Nearly no reply has it.

@@ -7,7 +7,8 @@ use super::stats::counts;
 use super::tell::tell_level;
 use crate::bounds::Bounds;
 use crate::json::{Json, Splice, quote};
-use crate::proxy::{Proxy, REPLY_DEPTH};
+use crate::proxy::Proxy;
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// A bounded queue's numbers with `stats` in them: its depth, how full it is and its bounds, beside what is
 /// there already. What they leave out is known from the last look, which is made anew where it is due.

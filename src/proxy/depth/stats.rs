@@ -12,10 +12,11 @@ use crate::bounds::{Away, Counts, StatsAnswer};
 use crate::hold::Lane;
 use crate::json::{Json, Kind};
 use crate::policy::subqueue::Subqueue;
+use crate::proxy::Proxy;
 use crate::proxy::calls;
 use crate::proxy::paused::read_paused;
-use crate::proxy::subqueues::{BesideWaiting, ToldNumbers};
-use crate::proxy::{Proxy, REPLY_DEPTH};
+use crate::subqueues::{BesideWaiting, ToldNumbers};
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Reply;
 use http::StatusCode;
 
@@ -54,7 +55,7 @@ async fn ask_both(
         match asked(proxy, queue, format!("/ojs/v1/admin/queues/{name}"), scope).await {
             Ok(reply) => match read(&reply) {
                 StatsReply::Counts(counts) => {
-                    *beside = BesideWaiting::read(&reply.body);
+                    *beside = beside_waiting(&reply.body);
                     return StatsAnswer::Counts(counts);
                 }
                 StatsReply::Away => return StatsAnswer::Away(Away::Failing(reply.status.as_u16())),
@@ -73,7 +74,7 @@ async fn ask_both(
                 {
                     stats.plain_only.store(true, Ordering::Relaxed);
                 }
-                *beside = BesideWaiting::read(&reply.body);
+                *beside = beside_waiting(&reply.body);
                 StatsAnswer::Counts(counts)
             }
             // No queue of that name yet.
@@ -303,14 +304,12 @@ pub(super) fn counts(whole: Json<'_>) -> Option<Counts> {
     })
 }
 
-impl BesideWaiting {
-    /// Those in an answer, wherever they stand in it.
-    fn read(text: &[u8]) -> BesideWaiting {
-        let whole = Json::parse(text, REPLY_DEPTH).ok();
-        let places = whole.into_iter().flat_map(places_of_numbers);
-        let mut places = places.filter(|place| place.get_exact("available").is_some());
-        let place = places.next();
-        let number = |name| place.and_then(|place| place.get_exact(name)?.int());
-        BesideWaiting(BesideWaiting::NAMES.map(|name| number(name).unwrap_or(0)))
-    }
+/// The numbers of jobs that wait no longer in an answer, wherever they stand in it.
+fn beside_waiting(text: &[u8]) -> BesideWaiting {
+    let whole = Json::parse(text, REPLY_DEPTH).ok();
+    let places = whole.into_iter().flat_map(places_of_numbers);
+    let mut places = places.filter(|place| place.get_exact("available").is_some());
+    let place = places.next();
+    let number = |name| place.and_then(|place| place.get_exact(name)?.int());
+    BesideWaiting(BesideWaiting::NAMES.map(|name| number(name).unwrap_or(0)))
 }

@@ -16,8 +16,9 @@ use crate::log::cut;
 use crate::proxy::calls;
 use crate::proxy::drop::{self, DropEnd};
 use crate::proxy::outlive::to_the_end;
-use crate::proxy::{Proxy, REPLY_DEPTH, depth};
+use crate::proxy::{Proxy, depth};
 use crate::told::events::EventValue;
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// A job to be dropped.
 struct Oldest {

@@ -11,9 +11,9 @@ use crate::policy::job::{filed, meta_of};
 use crate::policy::subqueue::Flow;
 use crate::policy::{JobView, PolicySet};
 use crate::proxy::control::settings;
-use crate::proxy::subqueues::Writes;
 use crate::proxy::sweep::adopt;
 use crate::proxy::{Proxy, Sidecar, depth, enqueued, job};
+use crate::subqueues::Writes;
 use crate::wire::upstream::Reply;
 
 /// A job that goes to a subqueue.

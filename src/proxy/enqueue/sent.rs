@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use crate::json::{self, Json, JsonError, Kind, Member};
 use crate::policy::job::filed;
-use crate::proxy::DEPTH;
 use crate::proxy::respond::Fault;
+use crate::wire::ojs::DEPTH;
 
 /// The option whose value backends do not give back.
 pub(super) const VISIBILITY: &str = "visibility_timeout_ms";

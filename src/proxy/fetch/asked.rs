@@ -12,10 +12,10 @@ use smallvec::SmallVec;
 
 use crate::hold::Lane;
 use crate::json::{Json, JsonError, Kind, Name, Reader, quote_to};
-use crate::proxy::DEPTH;
 use crate::proxy::job::{self, DEFAULT_VISIBILITY};
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::shadow::Went;
+use crate::wire::ojs::DEPTH;
 use crate::wire::tick;
 use crate::wire::upstream::{Call, Path};
 

@@ -1,11 +1,11 @@
 //! How many jobs may be claimed of a limited queue: no more than its own limits let start soon, and no more than the
 //! hold has places for.
 
+use crate::hold::{AHEAD, starts_ahead};
 use crate::hold::{Lane, Lookahead, Prospect};
 use crate::limit::{Limited, PolicyAndKey, Timestamp};
 use crate::policy::Gate;
 use crate::proxy::Sidecar;
-use crate::proxy::ahead::{AHEAD, starts_ahead};
 use crate::proxy::control::in_force;
 use crate::store::LedgerExt;
 

@@ -16,9 +16,9 @@ use crate::policy::subqueue::Subqueue;
 use crate::proxy::Proxy;
 use crate::proxy::depth;
 use crate::proxy::job::{self, ClaimOrigin};
-use crate::proxy::subqueues::{Asks, SubqueueAsk};
 use crate::proxy::waiting;
 use crate::store::LedgerExt;
+use crate::subqueues::{Asks, SubqueueAsk};
 use crate::wire::tick;
 
 /// Claims that are made at once where each must be for one job, under an id of its own.

@@ -17,14 +17,14 @@ use super::handout::HandOut;
 use super::request::{Fetch, Outcome};
 use super::section::{Ready, Section, Stage};
 use crate::hold::Lane;
+use crate::hold::{AHEAD, starts_ahead};
 use crate::limit::Limited;
 use crate::policy::Gate;
-use crate::proxy::ahead::{AHEAD, starts_ahead};
 use crate::proxy::control::in_force;
 use crate::proxy::depth;
-use crate::proxy::subqueues::Asks;
 use crate::proxy::waiting;
 use crate::store::LedgerExt;
+use crate::subqueues::Asks;
 
 /// So many jobs are asked for at once at most for FETCHes that wait together. To read a reply of more would keep all other
 /// work waiting for too long.

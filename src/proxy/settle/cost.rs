@@ -3,9 +3,10 @@
 use crate::json::Json;
 use crate::limit::Limited;
 use crate::policy::price;
-use crate::proxy::{REPLY_DEPTH, Sidecar, tell};
+use crate::proxy::{Sidecar, tell};
 use crate::store::{Claimed, End, Row, Used};
 use crate::told::metrics::Counted;
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// The end of the job of this claim, with what its ACK says that it used.
 pub(super) fn end(claimed: &Claimed, ack: &[u8]) -> End {

@@ -14,8 +14,9 @@ use tokio::time::Instant;
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
 use crate::policy::{Pause, tells_of_limits};
-use crate::proxy::{DEPTH, Proxy, Sidecar, tell};
+use crate::proxy::{Proxy, Sidecar, tell};
 use crate::store::{Change, Claimed, LedgerExt, Row};
+use crate::wire::ojs::DEPTH;
 
 /// The most keys whose refusals are counted.
 const COUNTED: usize = 10_000;

@@ -7,8 +7,9 @@ use tokio::time::Instant;
 
 use super::unheard::{Request, Verb};
 use crate::json::Reader;
-use crate::proxy::{REPLY_DEPTH, Sidecar};
+use crate::proxy::Sidecar;
 use crate::store::{Claimed, Row, StoreError};
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Call;
 
 /// An ACK or nack of a job.

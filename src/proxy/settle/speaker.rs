@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::json::{Json, Splice, quote};
-use crate::proxy::REPLY_DEPTH;
 use crate::store::Claimed;
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// Under whose id a request goes to the backend.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -15,8 +15,9 @@ use crate::limit::{Limited, OnLimit, PolicyAndKey, Refusal, Strategy, Timestamp,
 use crate::policy::{LimitCache, PolicySet};
 use crate::proxy::drop::acting;
 use crate::proxy::job::{self, Shown};
-use crate::proxy::{Live, Proxy, REPLY_DEPTH, Sidecar};
+use crate::proxy::{Live, Proxy, Sidecar};
 use crate::store::{Change, Claim, Claimed, End, Gen, LedgerExt, Row, Verdict, Wake};
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// So many jobs wait in the virtual queue, and so many sightings to be looked at.
 const MOST: usize = 10_000;

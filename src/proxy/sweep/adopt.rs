@@ -23,9 +23,11 @@ use crate::proxy::calls;
 use crate::proxy::control::{in_force, named, settings};
 use crate::proxy::live::Live;
 use crate::proxy::sweep::overdue;
-use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror, prove};
+use crate::proxy::{DEFAULT_VISIBILITY, Proxy, Sidecar, job, prove};
 use crate::store::{Change, Claim, Claimed, Due, Gen, LedgerExt};
+use crate::subqueues::mirror;
 use crate::told::metrics::Counted;
+use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::UpstreamError;
 
 /// Jobs on one page of the backend's list, and the most pages read.

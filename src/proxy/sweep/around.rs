@@ -14,8 +14,9 @@ use super::unshared::{Lived, TOGETHER, UnsharedSidecars};
 use crate::json::Json;
 use crate::policy::{Pattern, nearest};
 use crate::proxy::why::{Cause, causes, quoted};
-use crate::proxy::{Live, Proxy, REPLY_DEPTH, Sidecar, calls};
+use crate::proxy::{Live, Proxy, Sidecar, calls};
 use crate::store::{Claimed, LedgerExt, NAMES, sidecar_of};
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// How often the backend's list of running jobs is looked at.
 const EVERY: Duration = Duration::from_secs(20);

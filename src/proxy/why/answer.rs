@@ -8,8 +8,8 @@ use super::applied::Applied;
 use super::causes::{self, Cause, CauseKind};
 use crate::limit::{Cost, Share, Timestamp};
 use crate::proxy::control::shape::rfc3339;
-use crate::proxy::subqueues::{LOOKED_PAST, ShownSubqueue};
 use crate::store::{Due, Row};
+use crate::subqueues::{LOOKED_PAST, ShownSubqueue};
 
 /// So many jobs that have slots are shown of a limit.
 const SHOWN: usize = 100;

@@ -10,8 +10,8 @@ use super::causes::{self, Cause, named, quoted};
 use crate::hold::{Front, Lane};
 use crate::limit::{OnLimit, PolicyAndKey, Space};
 use crate::policy::PolicySet;
-use crate::proxy::subqueues::Writes;
 use crate::proxy::{Proxy, Sidecar, waiting};
+use crate::subqueues::Writes;
 
 /// So many keys are named.
 const NAMED: usize = 3;

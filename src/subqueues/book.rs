@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::shown::ShownSubqueue;
-use crate::bounds::Counts;
-use crate::hold::Heads;
-use crate::policy::subqueue::{COUNT, Flow, Spread, Subqueue};
+use ojs_bounds::Counts;
+use ojs_hold::Heads;
+use ojs_policy::subqueue::{COUNT, Flow, Spread, Subqueue};
 
 /// So many names are looked at beside each look at the queue itself, if the time for questions is not used up.
 const LOOKED_AT: usize = 128;
@@ -28,7 +28,7 @@ const LASTS: Duration = Duration::from_secs(30);
 
 /// The jobs that wait in each subqueue of one queue.
 #[derive(Clone, Debug)]
-pub(in crate::proxy) struct SubqueueBook(Vec<BookEntry>);
+pub struct SubqueueBook(Vec<BookEntry>);
 
 /// The jobs of one subqueue.
 #[derive(Clone, Copy, Debug)]
@@ -57,18 +57,20 @@ struct BookEntry {
 
 /// What the backend told of a subqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::proxy) struct ToldNumbers {
-    pub(in crate::proxy) counts: Counts,
-    pub(in crate::proxy) beside: BesideWaiting,
+pub struct ToldNumbers {
+    /// Jobs that wait.
+    pub counts: Counts,
+    /// Jobs that wait no longer.
+    pub beside: BesideWaiting,
 }
 
 /// How many jobs wait no longer, by [`BesideWaiting::NAMES`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::proxy) struct BesideWaiting(pub(in crate::proxy) [i64; 6]);
+pub struct BesideWaiting(pub [i64; 6]);
 
 impl BesideWaiting {
     /// What statistics call them.
-    pub(in crate::proxy) const NAMES: [&str; 6] = [
+    pub const NAMES: [&str; 6] = [
         "active",
         "completed",
         "discarded",
@@ -189,7 +191,7 @@ pub(super) enum WaitsBehind {
 
 /// What had been counted when a question about a subqueue left.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::proxy) struct QuestionLeft {
+pub struct QuestionLeft {
     came: u64,
     later: u64,
     gone: u64,
@@ -222,7 +224,7 @@ impl Default for BookEntry {
 
 impl SubqueueBook {
     /// How many subqueues the queue has.
-    pub(in crate::proxy) fn count(&self) -> u16 {
+    pub fn count(&self) -> u16 {
         u16::try_from(self.0.len()).unwrap_or(u16::MAX)
     }
 
@@ -325,7 +327,7 @@ impl SubqueueBook {
     }
 
     /// Goes by the backend's numbers of a subqueue alone.
-    pub(in crate::proxy) fn sees(&mut self, subqueue: Subqueue, counts: Counts) {
+    pub fn sees(&mut self, subqueue: Subqueue, counts: Counts) {
         if let Some(asked) = self.asks(subqueue) {
             let beside = BesideWaiting::default();
             self.told(subqueue, ToldNumbers { counts, beside }, asked);
@@ -341,7 +343,7 @@ impl SubqueueBook {
     }
 
     /// Whether the backend told the numbers of each lately.
-    pub(in crate::proxy) fn is_whole(&self, now: Instant) -> bool {
+    pub fn is_whole(&self, now: Instant) -> bool {
         self.0.iter().all(|entry| {
             let asked_at = entry.asked_at.filter(|_| entry.told.is_some());
             asked_at.is_some_and(|at| now.saturating_duration_since(at) < LASTS)
@@ -488,7 +490,7 @@ impl SubqueueBook {
     }
 
     /// All together.
-    pub(in crate::proxy) fn sum(&self) -> Counts {
+    pub fn sum(&self) -> Counts {
         let add = |a: Option<u64>, b: Option<u64>| match (a, b) {
             (None, None) => None,
             (a, b) => Some(a.unwrap_or(0) + b.unwrap_or(0)),

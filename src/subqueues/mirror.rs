@@ -12,13 +12,14 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 
-use super::subqueues::Subqueues;
-use crate::json::{Json, Member, Splice, quote};
+use super::Subqueues;
+use ojs_json::{Json, Member, Splice, quote};
+use ojs_wire::ojs::{DEPTH, REPLY_DEPTH};
 
-pub(crate) use crate::policy::MIRROR;
+pub use ojs_policy::MIRROR;
 
 /// What a search for jobs with limits of their own looks for.
-pub(crate) const NEEDLE: &str = "rate_limit";
+pub const NEEDLE: &str = "rate_limit";
 
 // Every reply is searched for one of these, and a search that is prepared once costs half of it.
 static BRINGS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(NEEDLE));
@@ -27,12 +28,12 @@ static POLICY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"polic
 
 /// Whether a text may have a job with limits of its own in it; `false` is certain, as an enqueue through here
 /// leaves no escapes in the name.
-pub(crate) fn may_bring(text: &[u8]) -> bool {
+pub fn may_bring(text: &[u8]) -> bool {
     BRINGS.find(text).is_some()
 }
 
 /// Whether a text may have a job with limits of its own in it, where a mirror without limits does not count.
-pub(crate) fn may_limit(text: &[u8]) -> bool {
+pub fn may_limit(text: &[u8]) -> bool {
     let (mut all, mut mirrors) = (BRINGS.find_iter(text), SHOWS.find_iter(text));
     // Each mirror has one in its name.
     let elsewhere = all.by_ref().count() > mirrors.by_ref().count();
@@ -46,30 +47,32 @@ fn may_show(text: &[u8]) -> bool {
 
 /// What a backend would forget of a job.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Forgotten<'a> {
+pub struct Forgotten<'a> {
     /// The policy as sent, and where it stood.
-    pub(crate) policy: Option<(&'a str, &'a [u8])>,
+    pub policy: Option<(&'a str, &'a [u8])>,
     /// Its own visibility timeout, in milliseconds.
-    pub(crate) visibility_ms: Option<i64>,
+    pub visibility_ms: Option<i64>,
     /// The queue that it is in, where it would be shown in another.
-    pub(crate) queue: Option<&'a str>,
+    pub queue: Option<&'a str>,
 }
 
 /// Who wrote the `meta` that has the mirror.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MetaOf {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MetaOf {
+    /// It is made for the mirror alone.
     Ours,
+    /// The producer, for other things too.
     Producer,
 }
 
 impl Forgotten<'_> {
     /// Whether there is nothing to keep.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.policy.is_none() && self.visibility_ms.is_none() && self.queue.is_none()
     }
 
     /// The member to write into `meta`, which says too whether `meta` itself is ours.
-    pub(crate) fn value(&self, meta: MetaOf) -> Vec<u8> {
+    pub fn value(&self, meta: MetaOf) -> Vec<u8> {
         let mut members: Vec<Vec<u8>> = Vec::new();
         if let Some((at, raw)) = self.policy {
             members.push([br#""policy":"#, raw].concat());
@@ -98,20 +101,20 @@ fn member<'a>(job: Json<'a>, name: &str) -> Option<Json<'a>> {
 }
 
 /// A job's visibility timeout as its mirror has it, in milliseconds.
-pub(crate) fn visibility(job: Json<'_>) -> Option<u64> {
+pub fn visibility(job: Json<'_>) -> Option<u64> {
     u64::try_from(member(job, "visibility_timeout_ms")?.int()?)
         .ok()
         .filter(|ms| *ms > 0)
 }
 
 /// The queue that a job is in, where its mirror says that it shows another.
-pub(crate) fn filed<'a>(job: Json<'a>) -> Option<Cow<'a, str>> {
+pub fn filed<'a>(job: Json<'a>) -> Option<Cow<'a, str>> {
     member(job, "queue")?.text()
 }
 
 /// The queue of a job that a backend shows: the one that it is in, and else the one that it shows. Of a subqueue it is
 /// the base.
-pub(crate) fn queue<'a>(job: Json<'a>, subqueues: &Subqueues) -> Option<Cow<'a, str>> {
+pub fn queue<'a>(job: Json<'a>, subqueues: &Subqueues) -> Option<Cow<'a, str>> {
     let name = filed(job).or_else(|| job.text_of("queue"))?;
     let base = subqueues.base_of(&name);
     Some(match base.len() == name.len() {
@@ -121,7 +124,7 @@ pub(crate) fn queue<'a>(job: Json<'a>, subqueues: &Subqueues) -> Option<Cow<'a, 
 }
 
 /// Writes into `splice` what hides the mirror of one job; `false`: it has none.
-pub(crate) fn hide(job: Json<'_>, splice: &mut Splice) -> bool {
+pub fn hide(job: Json<'_>, splice: &mut Splice) -> bool {
     let Some(meta_member) = job
         .members()
         .filter(|m| m.name.text().as_deref() == Some("meta"))
@@ -157,21 +160,21 @@ pub(crate) fn hide(job: Json<'_>, splice: &mut Splice) -> bool {
 
 /// A text with jobs or templates of jobs, wherever they stand in it, without their mirrors; `None`:
 /// there is nothing to hide, or it is not JSON.
-pub(crate) fn hide_all(text: &[u8]) -> Option<Vec<u8>> {
+pub fn hide_all(text: &[u8]) -> Option<Vec<u8>> {
     if !may_show(text) {
         return None;
     }
-    let whole = Json::parse(text, super::REPLY_DEPTH).ok()?;
+    let whole = Json::parse(text, REPLY_DEPTH).ok()?;
     let mut splice = Splice::new();
-    hide_inside(whole, &mut splice, super::DEPTH);
+    hide_inside(whole, &mut splice, DEPTH);
     (!splice.is_empty()).then(|| splice.apply(text))
 }
 
 /// What is a job's own, and may look like anything.
-pub(super) const OWN: [&str; 5] = ["args", "meta", "result", "error", "errors"];
+pub const OWN: [&str; 5] = ["args", "meta", "result", "error", "errors"];
 
 /// Whether a member is a job's own, whatever it looks like.
-pub(super) fn is_own(member: &Member<'_>) -> bool {
+pub fn is_own(member: &Member<'_>) -> bool {
     OWN.iter().any(|own| member.is_named(own))
 }
 
@@ -192,10 +195,10 @@ fn hide_inside(value: Json<'_>, splice: &mut Splice, levels: usize) {
 }
 
 /// One job as a worker gets it.
-pub(crate) fn shown(job: Json<'_>) -> Bytes {
+pub fn shown(job: Json<'_>) -> Bytes {
     let raw = job.raw();
     if may_show(raw)
-        && let Ok(alone) = Json::parse(raw, super::REPLY_DEPTH)
+        && let Ok(alone) = Json::parse(raw, REPLY_DEPTH)
     {
         let mut splice = Splice::new();
         if hide(alone, &mut splice) {
@@ -253,7 +256,7 @@ mod tests {
     fn what_is_nested_absurdly_deep_is_left_as_it_is() {
         let (open, close) = (r#"{"x":"#.repeat(9_000), "}".repeat(9_000));
         let deep = format!(r#"{open}{{"meta":{{"ojs.rate_limit.mirror":{{}}}}}}{close}"#);
-        assert!(Json::parse(deep.as_bytes(), crate::proxy::REPLY_DEPTH).is_ok());
+        assert!(Json::parse(deep.as_bytes(), REPLY_DEPTH).is_ok());
         assert!(hide_all(deep.as_bytes()).is_none());
         let near = r#"{"x":{"meta":{"ojs.rate_limit.mirror":{}}}}"#;
         assert!(hide_all(near.as_bytes()).is_some());

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use memchr::memchr3;
 use smallvec::SmallVec;
 
+use super::Subqueues;
 use super::mirror;
-use super::subqueues::Subqueues;
-use crate::json::{Json, Splice, quote};
+use ojs_json::{Json, Splice, quote};
 
 /// The longest text that is kept back, in bytes: no queue's name is longer, with each of its 128 characters escaped.
 const LONGEST: usize = 1_024;
@@ -23,18 +23,18 @@ const DATA: &[u8] = b"data:";
 
 /// What is known of a reply before it is read.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct ReplyKind {
+pub struct ReplyKind {
     /// Its `error` is the backend's, and not that of a job.
-    pub(super) is_failure: bool,
+    pub is_failure: bool,
     /// It lists queues.
-    pub(super) lists_queues: bool,
+    pub lists_queues: bool,
     /// It is an event stream.
-    pub(super) is_stream: bool,
+    pub is_stream: bool,
 }
 
 /// What a value is, by where it stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum NamePlace {
+pub enum NamePlace {
     /// The whole reply.
     Top,
     /// A job's own, whatever it looks like.
@@ -53,12 +53,13 @@ pub(super) enum NamePlace {
     Sentence,
     /// Facts to an error, which may be names.
     Details,
+    /// Nothing that names a queue.
     Other,
 }
 
 impl NamePlace {
     /// What a member of this name is.
-    pub(super) fn member(self, name: &str, kind: ReplyKind) -> NamePlace {
+    pub fn member(self, name: &str, kind: ReplyKind) -> NamePlace {
         match (self, name) {
             (NamePlace::Own | NamePlace::Details, _) => self,
             (NamePlace::Top, "error") if kind.is_failure => NamePlace::Error,
@@ -77,7 +78,7 @@ impl NamePlace {
     }
 
     /// What an item of a list is.
-    pub(super) fn item(self, kind: ReplyKind) -> NamePlace {
+    pub fn item(self, kind: ReplyKind) -> NamePlace {
         match self {
             NamePlace::Own | NamePlace::Details => self,
             NamePlace::Queues => NamePlace::Queue,
@@ -111,7 +112,7 @@ impl NamePlace {
 }
 
 /// A reply that is known whole, with bases in it; `None`: it names no subqueue.
-pub(super) fn changed(text: &[u8], kind: ReplyKind, subqueues: &Subqueues) -> Option<Vec<u8>> {
+pub fn changed(text: &[u8], kind: ReplyKind, subqueues: &Subqueues) -> Option<Vec<u8>> {
     let mut splice = Splice::new();
     NameReader::new(kind).read(text, subqueues, &mut splice);
     (!splice.is_empty()).then(|| splice.apply(text))
@@ -119,7 +120,7 @@ pub(super) fn changed(text: &[u8], kind: ReplyKind, subqueues: &Subqueues) -> Op
 
 /// Reads a reply from front to back.
 #[derive(Debug)]
-pub(super) struct NameReader {
+pub struct NameReader {
     kind: ReplyKind,
     line: EventLine,
     /// What is open, the innermost last, without what is within [`NameReader::own`]; and whether it is an object.
@@ -146,7 +147,8 @@ enum EventLine {
 }
 
 impl NameReader {
-    pub(super) fn new(kind: ReplyKind) -> NameReader {
+    /// Begins with a reply of this kind.
+    pub fn new(kind: ReplyKind) -> NameReader {
         NameReader {
             kind,
             line: EventLine::Begin(0),
@@ -160,7 +162,7 @@ impl NameReader {
     }
 
     /// What to pass on of a stream, of which this part came; nothing: that was the end.
-    pub(super) fn part(&mut self, part: Bytes, subqueues: &Subqueues) -> Bytes {
+    pub fn part(&mut self, part: Bytes, subqueues: &Subqueues) -> Bytes {
         let is_end = part.is_empty();
         let mut text = match self.kept.is_empty() {
             true => part,
@@ -317,7 +319,7 @@ fn text_end(text: &[u8], mut at: usize) -> Result<usize, usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::subqueue::Spread;
+    use ojs_policy::subqueue::Spread;
 
     /// Whatever comes, little of it is kept.
     #[test]

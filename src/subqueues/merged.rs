@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use hashbrown::HashMap;
 
+use super::Subqueues;
 use super::names::{self, NamePlace, ReplyKind};
-use super::subqueues::Subqueues;
-use super::{DEPTH, REPLY_DEPTH};
-use crate::json::{Json, Kind, Splice};
-use crate::policy::subqueue;
+use ojs_json::{Json, Kind, Splice};
+use ojs_policy::subqueue;
+use ojs_wire::ojs::{DEPTH, REPLY_DEPTH};
 
 /// Numbers of jobs, and what else adds up.
 const COUNTS: [&str; 15] = [
@@ -34,7 +34,7 @@ const PLACES: [&str; 5] = ["counts", "stats", "jobs", "queue", "throughput"];
 
 /// A reply whose lists and tables of queues have each base once, also where it stands behind one of its subqueues.
 /// `None`: it names no subqueue, or is no JSON.
-pub(super) fn merged(text: &[u8], kind: ReplyKind, subqueues: &Subqueues) -> Option<Vec<u8>> {
+pub fn merged(text: &[u8], kind: ReplyKind, subqueues: &Subqueues) -> Option<Vec<u8>> {
     if !subqueues.any() || !subqueue::may_name(text) {
         return None;
     }

@@ -16,16 +16,15 @@ use tokio::time::Instant;
 use super::book::{BesideWaiting, Moved, QuestionLeft, SubqueueBook, ToldNumbers};
 use super::shown::ShownSubqueue;
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
-use crate::bounds::Counts;
-use crate::hold::{Heads, Held, HeldOfSubqueue, Hold, Lane};
-use crate::limit::Timestamp;
-use crate::policy::subqueue::{self, Flow, Spread, Subqueue, SubqueueMark};
-use crate::proxy::load::Seldom;
-use crate::store::{Change, Claimed};
+use ojs_bounds::Counts;
+use ojs_hold::{Heads, Held, HeldOfSubqueue, Hold, Lane};
+use ojs_limit::Timestamp;
+use ojs_policy::subqueue::{self, Flow, Spread, Subqueue, SubqueueMark};
+use ojs_store::{Change, Claimed};
 
 /// Whether jobs of a queue go to its subqueues.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(in crate::proxy) enum Writes {
+pub enum Writes {
     /// The file does not say so.
     #[default]
     No,
@@ -40,11 +39,9 @@ pub(in crate::proxy) enum Writes {
 
 /// The queues with subqueues.
 #[derive(Debug, Default)]
-pub(in crate::proxy) struct Subqueues {
+pub struct Subqueues {
     /// Whether there is any: mostly there is none, and then nobody looks further.
     any: AtomicBool,
-    /// That there are too many was said in the log.
-    pub(in crate::proxy) full: Seldom,
     /// There is something of which siblings were not told.
     news: Notify,
     bases: Mutex<HashMap<Arc<str>, SplitQueue>>,
@@ -52,11 +49,13 @@ pub(in crate::proxy) struct Subqueues {
 
 /// A queue whose subqueues are read.
 #[derive(Debug)]
-pub(in crate::proxy) struct ReadQueue {
-    pub(in crate::proxy) name: Arc<str>,
-    pub(in crate::proxy) writes: Writes,
+pub struct ReadQueue {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Whether jobs go to its subqueues.
+    pub writes: Writes,
     /// How many it has.
-    pub(in crate::proxy) count: u16,
+    pub count: u16,
 }
 
 /// The held jobs of a lane's subqueues.
@@ -100,13 +99,13 @@ fn bits_of(subqueues: &HashSet<Subqueue>) -> Arc<[u64]> {
 
 impl Subqueues {
     /// Whether any queue has subqueues.
-    pub(in crate::proxy) fn any(&self) -> bool {
+    pub fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
     /// Goes by what is `marked` in the store, and by what the file says now. Returns the queues that are not written any
     /// more because these two differ.
-    pub(in crate::proxy) fn follow<'a>(
+    pub fn follow<'a>(
         &self,
         marked: impl Iterator<Item = (Arc<str>, SubqueueMark)>,
         file: impl Iterator<Item = (&'a str, Spread)>,
@@ -131,7 +130,7 @@ impl Subqueues {
     }
 
     /// How the flows of a queue are spread.
-    pub(in crate::proxy) fn spread(&self, queue: &str) -> Spread {
+    pub fn spread(&self, queue: &str) -> Spread {
         let bases = self.bases.lock();
         bases
             .get(queue)
@@ -139,13 +138,13 @@ impl Subqueues {
     }
 
     /// Whether no sibling told lately that it writes to a queue's subqueues by another spread than ours.
-    pub(in crate::proxy) fn is_undisputed(&self, queue: &str) -> bool {
+    pub fn is_undisputed(&self, queue: &str) -> bool {
         let at = self.bases.lock().get(queue).and_then(|base| base.others_at);
         at.is_none_or(|at| at.elapsed() >= SILENT)
     }
 
     /// The queues whose subqueues are read.
-    pub(in crate::proxy) fn read_queues(&self) -> Vec<ReadQueue> {
+    pub fn read_queues(&self) -> Vec<ReadQueue> {
         let bases = self.bases.lock();
         let all = bases.iter().map(|(name, base)| ReadQueue {
             name: Arc::clone(name),
@@ -158,18 +157,18 @@ impl Subqueues {
     }
 
     /// Whether a queue has subqueues.
-    pub(in crate::proxy) fn has(&self, queue: &str) -> bool {
+    pub fn has(&self, queue: &str) -> bool {
         self.any() && self.bases.lock().contains_key(queue)
     }
 
     /// The queue that a name of the backend's stands for outside: of a subqueue its base, if that has some.
-    pub(in crate::proxy) fn base_of<'a>(&self, name: &'a str) -> &'a str {
+    pub fn base_of<'a>(&self, name: &'a str) -> &'a str {
         let split = subqueue::split(name).filter(|(base, _)| self.has(base));
         split.map_or(name, |(base, _)| base)
     }
 
     /// Whether jobs of a queue go to its subqueues.
-    pub(in crate::proxy) fn writes(&self, queue: &str) -> Writes {
+    pub fn writes(&self, queue: &str) -> Writes {
         match self.any() {
             true => self
                 .bases
@@ -181,7 +180,7 @@ impl Subqueues {
     }
 
     /// A job goes to a subqueue, or may be there: it is asked soon, whoever asks.
-    pub(in crate::proxy) fn mark(&self, queue: &str, subqueue: Subqueue, priority: Option<i32>) {
+    pub fn mark(&self, queue: &str, subqueue: Subqueue, priority: Option<i32>) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
             base.untold.insert(subqueue);
             self.news.notify_one();
@@ -190,7 +189,7 @@ impl Subqueues {
     }
 
     /// The backend stored a job of a flow, or may have. `is_later`: it waits for a time.
-    pub(in crate::proxy) fn stored(&self, queue: &str, flow: Flow, is_later: bool) {
+    pub fn stored(&self, queue: &str, flow: Flow, is_later: bool) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
             base.book.stored(flow, is_later);
             base.moved
@@ -215,62 +214,48 @@ impl Subqueues {
 
     /// The subqueues whose numbers the backend is asked for beside a look at the queue, and what is known of all now;
     /// `None`: it has none.
-    pub(in crate::proxy) fn to_look_at(
-        &self,
-        queue: &str,
-    ) -> (Vec<Subqueue>, Option<SubqueueBook>) {
+    pub fn to_look_at(&self, queue: &str) -> (Vec<Subqueue>, Option<SubqueueBook>) {
         self.of_book(queue, |book| (book.to_look_at(), Some(book.clone())))
     }
 
     /// The subqueues whose numbers the backend is asked for before somebody reads them.
-    pub(in crate::proxy) fn to_read(&self, queue: &str) -> Vec<Subqueue> {
+    pub fn to_read(&self, queue: &str) -> Vec<Subqueue> {
         self.of_book(queue, |book| book.to_read(Instant::now()))
     }
 
     /// A question about a subqueue leaves; `None`: it is not read any more.
-    pub(in crate::proxy) fn asks(&self, queue: &str, subqueue: Subqueue) -> Option<QuestionLeft> {
+    pub fn asks(&self, queue: &str, subqueue: Subqueue) -> Option<QuestionLeft> {
         self.of_book(queue, |book| book.asks(subqueue))
     }
 
     /// The backend told the numbers of a subqueue.
-    pub(in crate::proxy) fn told(
-        &self,
-        queue: &str,
-        subqueue: Subqueue,
-        told: ToldNumbers,
-        asked: QuestionLeft,
-    ) {
+    pub fn told(&self, queue: &str, subqueue: Subqueue, told: ToldNumbers, asked: QuestionLeft) {
         self.of_book(queue, |book| book.told(subqueue, told, asked));
     }
 
     /// The backend did not tell the numbers of a subqueue.
-    pub(in crate::proxy) fn asked_in_vain(&self, queue: &str, subqueue: Subqueue) {
+    pub fn asked_in_vain(&self, queue: &str, subqueue: Subqueue) {
         self.of_book(queue, |book| book.asked_in_vain(subqueue));
     }
 
     /// How many jobs wait in all subqueues of a queue, as far as is known.
-    pub(in crate::proxy) fn waiting(&self, queue: &str) -> Counts {
+    pub fn waiting(&self, queue: &str) -> Counts {
         self.of_book(queue, |book| book.sum())
     }
 
     /// How many subqueues a queue has.
-    pub(in crate::proxy) fn count(&self, queue: &str) -> u16 {
+    pub fn count(&self, queue: &str) -> u16 {
         self.of_book(queue, |book| book.count())
     }
 
     /// Of how many subqueues of a queue the backend never told the numbers.
-    pub(in crate::proxy) fn untold(&self, queue: &str) -> usize {
+    pub fn untold(&self, queue: &str) -> usize {
         self.of_book(queue, |book| book.untold())
     }
 
     /// What is known of each subqueue of a queue in which jobs wait, or of which these are held. No more than `most` jobs
     /// are held beyond one for each.
-    pub(in crate::proxy) fn shown(
-        &self,
-        queue: &str,
-        heads: &[Heads],
-        most: usize,
-    ) -> Vec<ShownSubqueue> {
+    pub fn shown(&self, queue: &str, heads: &[Heads], most: usize) -> Vec<ShownSubqueue> {
         let (bases, now) = (self.bases.lock(), Instant::now());
         let Some(SplitQueue {
             scopes,
@@ -303,12 +288,12 @@ impl Subqueues {
     }
 
     /// How many jobs of the subqueues of a queue wait no longer, as far as the backend told.
-    pub(in crate::proxy) fn beside_waiting(&self, queue: &str) -> BesideWaiting {
+    pub fn beside_waiting(&self, queue: &str) -> BesideWaiting {
         self.of_book(queue, |book| book.beside_waiting())
     }
 
     /// Siblings may have told something that was not heard.
-    pub(in crate::proxy) fn doubt_all(&self) {
+    pub fn doubt_all(&self) {
         for base in self.bases.lock().values_mut() {
             base.book.doubt_all();
         }
@@ -316,7 +301,7 @@ impl Subqueues {
 
     /// A job failed, or its claim ended without a word of its worker: it may wait in the subqueue of one of its keys
     /// again, now or later.
-    pub(in crate::proxy) fn may_be_back(&self, claimed: &Claimed) {
+    pub fn may_be_back(&self, claimed: &Claimed) {
         if self.has(&claimed.queue) {
             let spread = self.spread(&claimed.queue);
             for one in claimed.limited.iter() {
@@ -331,12 +316,12 @@ impl Subqueues {
     }
 
     /// Waits until there is something of which siblings were not told.
-    pub(super) async fn news(&self) {
+    pub async fn news(&self) {
         self.news.notified().await;
     }
 
     /// What siblings must be told of each queue.
-    pub(super) fn take_untold(&self) -> Vec<Change> {
+    pub fn take_untold(&self) -> Vec<Change> {
         let mut bases = self.bases.lock();
         let mut changes = Vec::new();
         for (queue, base) in bases.iter_mut() {
@@ -357,7 +342,7 @@ impl Subqueues {
     }
 
     /// A sibling told how many jobs came to subqueues and left them, and whose they are.
-    pub(in crate::proxy) fn hear_moved(&self, queue: &str, moved: &str) {
+    pub fn hear_moved(&self, queue: &str, moved: &str) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
             if Moved::seal(moved).is_some_and(|seal| *seal != *base.spread.seal()) {
                 base.others_at = Some(Instant::now());
@@ -369,7 +354,7 @@ impl Subqueues {
     }
 
     /// A sibling told of jobs that came.
-    pub(in crate::proxy) fn hear(&self, queue: &str, subqueues: &[u64]) {
+    pub fn hear(&self, queue: &str, subqueues: &[u64]) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
             for subqueue in Subqueue::first(base.book.count()) {
                 let word = subqueues.get(subqueue.nth() / 64);
@@ -410,19 +395,19 @@ impl Subqueues {
     }
 
     /// Whether the queue itself is asked next.
-    pub(in crate::proxy) fn takes_base(&self, lane: &Lane) -> bool {
+    pub fn takes_base(&self, lane: &Lane) -> bool {
         let takes_base = self.of_turns(lane, |turns, _, _| turns.takes_base());
         takes_base.unwrap_or(true)
     }
 
     /// A claim is made of the queue itself.
-    pub(in crate::proxy) fn took_base(&self, lane: &Lane) {
+    pub fn took_base(&self, lane: &Lane) {
         self.of_turns(lane, |turns, _, _| turns.took(true));
     }
 
     /// What is asked of the subqueues now, for no more than `lacking` jobs; and of which the backend should be asked
     /// how many wait there. No more than `most` jobs are held beyond one for each.
-    pub(in crate::proxy) fn choose(
+    pub fn choose(
         &self,
         lane: &Lane,
         lacking: usize,
@@ -445,7 +430,7 @@ impl Subqueues {
     }
 
     /// What is asked where so many heads of subqueues start.
-    pub(in crate::proxy) fn heads(
+    pub fn heads(
         &self,
         lane: &Lane,
         started: &HashMap<Subqueue, usize>,
@@ -462,7 +447,7 @@ impl Subqueues {
     }
 
     /// Whether a subqueue that may be asked may have a job of a higher priority than `best`.
-    pub(in crate::proxy) fn outranks(
+    pub fn outranks(
         &self,
         lane: &Lane,
         best: i32,
@@ -480,13 +465,7 @@ impl Subqueues {
     }
 
     /// The backend answered a question with these jobs; `short`: with fewer than it was asked for.
-    pub(in crate::proxy) fn answered(
-        &self,
-        lane: &Lane,
-        ask: &SubqueueAsk,
-        jobs: &[Held],
-        short: bool,
-    ) {
+    pub fn answered(&self, lane: &Lane, ask: &SubqueueAsk, jobs: &[Held], short: bool) {
         if let Some(base) = self.bases.lock().get_mut(&lane.queue) {
             for subqueue in jobs.iter().filter_map(|held| held.subqueue) {
                 base.book.claimed(subqueue);
@@ -504,7 +483,7 @@ impl Subqueues {
     }
 
     /// A job of a subqueue started.
-    pub(in crate::proxy) fn started(&self, held: &Held) {
+    pub fn started(&self, held: &Held) {
         let waited = match held.refused.is_some() {
             true => Waited::Yes,
             false => Waited::No,
@@ -515,14 +494,14 @@ impl Subqueues {
     }
 
     /// A job of a subqueue was refused.
-    pub(in crate::proxy) fn refused(&self, held: &Held) {
+    pub fn refused(&self, held: &Held) {
         if let Some(subqueue) = held.subqueue {
             self.of_turns(&held.lane(), |turns, _, _| turns.refused(subqueue));
         }
     }
 
     /// Forgets credentials with which nobody asked for an hour.
-    pub(in crate::proxy) fn forget_unused(&self, now: Instant) {
+    pub fn forget_unused(&self, now: Instant) {
         let before = now.checked_sub(UNUSED).unwrap_or(now);
         for base in self.bases.lock().values_mut() {
             base.scopes.retain(|_, turns| turns.asked_at >= before);

@@ -13,10 +13,10 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::book::{SubqueueBook, WaitsBehind};
-use crate::hold::{HeldOfSubqueue, Hold, QueuedGroup};
-use crate::limit::{Key, Limited, Space, Timestamp, share_of};
-use crate::policy::subqueue::{Spread, Subqueue};
-use crate::proxy::ahead::starts_ahead;
+use ojs_hold::starts_ahead;
+use ojs_hold::{HeldOfSubqueue, Hold, QueuedGroup};
+use ojs_limit::{Key, Limited, Space, Timestamp, share_of};
+use ojs_policy::subqueue::{Spread, Subqueue};
 
 /// How long a subqueue is left alone after one, two, three … replies that were short. The longest is less than the sweep
 /// takes for all, which would else come by too early each other time.
@@ -54,7 +54,7 @@ const MOST_TRUST: u16 = 1_000;
 const COLLISION: Duration = Duration::from_secs(3_600);
 /// A subqueue in which jobs of several keys wait is looked past as a whole, if no more than this wait there; and so many
 /// of its jobs are held, once jobs of several keys came from it.
-pub(in crate::proxy) const LOOKED_PAST: usize = 32;
+pub const LOOKED_PAST: usize = 32;
 /// So many jobs are held of one, while the backend does not say how many wait there, nor anybody here whose they are.
 const UNTOLD: usize = 8;
 /// So many jobs are held at most of a subqueue whose key is shut, where that many may start at once.
@@ -62,16 +62,17 @@ const HEADS: usize = 8;
 
 /// What is asked of the backend in one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::proxy) struct SubqueueAsk {
+pub struct SubqueueAsk {
     /// The subqueues that are named, in order.
-    pub(in crate::proxy) names: SmallVec<[Subqueue; 1]>,
+    pub names: SmallVec<[Subqueue; 1]>,
     /// How often each had been marked before.
     marks: SmallVec<[u32; 1]>,
-    pub(in crate::proxy) jobs: usize,
+    /// For how many jobs it is asked.
+    pub jobs: usize,
 }
 
 /// What is asked at once.
-pub(in crate::proxy) type Asks = Vec<SubqueueAsk>;
+pub type Asks = Vec<SubqueueAsk>;
 
 /// What is known of one subqueue.
 #[derive(Clone, Debug)]
@@ -647,7 +648,7 @@ impl SubqueueTurns {
 
 /// Whether a limit refused a job before it started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::proxy) enum Waited {
+pub(super) enum Waited {
     Yes,
     No,
 }
@@ -742,9 +743,9 @@ fn shared_window(limits: &Arc<[Limited]>) -> Option<(&Arc<[Limited]>, &Limited)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Cost, Key, Limits, OnLimit, Space};
-    use crate::policy::subqueue::{COUNT, Flow, MOST};
-    use crate::proxy::subqueues::ToldNumbers;
+    use crate::ToldNumbers;
+    use ojs_limit::{Cost, Key, Limits, OnLimit, Space};
+    use ojs_policy::subqueue::{COUNT, Flow, MOST};
 
     fn nothing_held() -> HashMap<Subqueue, HeldOfSubqueue> {
         HashMap::new()
