@@ -22,15 +22,15 @@ use super::body::Body;
 use super::control::limits::{self, KeyFacts};
 use super::control::shape::{LimitView, rfc3339};
 use super::respond::Fault;
-use super::why::{self, Cause, Hung};
+use super::why::{self, Applied, Cause, Hung};
 use super::{Proxy, REPLY_DEPTH, Sidecar, depth, ours, waiting};
 use crate::events::{Filter, Subscription};
 use crate::json::Json;
-use crate::limit::{Key, Limited, OnLimit, Space};
+use crate::limit::{Key, Space};
 use crate::metrics::{Point, STEP, SpacedKey};
 use crate::ojs;
 use crate::policy;
-use crate::store::{LedgerExt, Row};
+use crate::store::LedgerExt;
 pub use parts::MEMBERS;
 use parts::{
     BackendPart, CausePart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow, KeysPart,
@@ -454,7 +454,14 @@ impl Shared {
                 return part;
             }
         };
-        let mut rows = None;
+        let waits_for_slot = |view: &LimitView| {
+            let refusal = view.refused("", 1);
+            refusal.as_ref().is_some_and(Hung::may_keep)
+        };
+        let rows = match views.iter().flatten().any(waits_for_slot) {
+            true => why::rows_out(sidecar).await.unwrap_or_default(),
+            false => Vec::new(),
+        };
         for (of, view) in shown.into_iter().zip(views) {
             // An override may have ended since the keys were gathered.
             let Some(view) = view else { continue };
@@ -462,10 +469,11 @@ impl Shared {
                 .key
                 .as_ref()
                 .and_then(|_| sidecar.metrics.hour(&of.0));
-            let cause = cause_of(sidecar, of, (&view, &mut rows), &facts).await;
+            let one = Applied::of(sidecar, view, ("", &rows)).await;
+            let cause = cause_of(sidecar, &one, &facts);
             let cause = base.stop.as_ref().or(cause.as_ref()).map(CausePart::from);
             part.rows
-                .extend(key_row(sidecar, of, &view, (hour, cause), &facts));
+                .extend(key_row(sidecar, of, one.view, (hour, cause)));
         }
         part
     }
@@ -486,63 +494,33 @@ impl Shared {
     }
 }
 
-/// What keeps the next job of a key from starting. `rows` are those of the jobs that run, once they were asked for.
-async fn cause_of(
-    sidecar: &Sidecar,
-    ((space, key), _): &SeenKey,
-    (view, rows): (&LimitView, &mut Option<Vec<Row>>),
-    facts: &KeyFacts,
-) -> Option<Cause> {
-    let limited = Limited {
-        space: *space,
-        key: key.clone(),
-        limits: view.limits.clone(),
-        on_limit: OnLimit::Wait,
-        policy: policy_of(sidecar, *space, key, facts),
-        cost: Default::default(),
-        share: None,
+/// What keeps the next job of a key from starting: its limits, or all queues in which jobs may wait for it.
+fn cause_of(sidecar: &Sidecar, one: &Applied, facts: &KeyFacts) -> Option<Cause> {
+    let queues = || match one.view.limited.space {
+        Space::Job => facts.queues_of(&one.view.limited.key),
+        Space::Queue => vec![Arc::from(one.view.name.as_str())],
     };
-    let (refusal, mut cause) = why::of_limit(sidecar, &limited, view, "").await;
-    if refusal.as_ref().is_some_and(Hung::may_keep) {
-        if rows.is_none() {
-            *rows = why::rows_out(sidecar).await.ok();
-        }
-        let hung = Hung::among(sidecar, &limited, view, rows.as_deref().unwrap_or_default());
-        cause = hung.map(|hung| hung.cause()).or(cause);
-    }
-    let queues = || match space {
-        Space::Job => facts.queues_of(key),
-        Space::Queue => vec![Arc::from(view.name.as_str())],
-    };
-    cause.or_else(|| why::of_all_queues(sidecar, &queues()).into_iter().next())
-}
-
-/// The policy that has a key.
-fn policy_of(sidecar: &Sidecar, space: Space, key: &Key, facts: &KeyFacts) -> Arc<str> {
-    match space {
-        Space::Job => facts.policy_of(sidecar, key),
-        Space::Queue => Arc::from("queue"),
-    }
+    let of_queues = || why::of_all_queues(sidecar, &queues()).into_iter().next();
+    one.cause.clone().or_else(of_queues)
 }
 
 /// One row, with its last hour if that is asked for and kept, and with what holds it back.
 fn key_row(
     sidecar: &Sidecar,
     ((space, key), minute): &SeenKey,
-    view: &LimitView,
+    view: LimitView,
     (hour, cause): (Option<Vec<Point>>, Option<CausePart>),
-    facts: &KeyFacts,
 ) -> Option<KeyRow> {
     Some(KeyRow {
         name: space.name_of(key).into(),
-        policy: policy_of(sidecar, *space, key, facts),
+        state: RawValue::from_string(view.to_json()).ok()?,
+        policy: view.limited.policy,
         cause,
         minute: MinutePart {
             starts: minute.starts,
             refused: minute.refused,
             waited_ms: minute.waited_ms,
         },
-        state: RawValue::from_string(view.to_json()).ok()?,
         history: hour.map(|points| HistoryPart {
             step_s: STEP,
             until: rfc3339(sidecar.store.now()),

@@ -10,7 +10,7 @@ use super::guard::{not_allowed, reads};
 use super::in_force::set_for_queue;
 use super::named::Waiting;
 use super::shape::{self, LimitView};
-use crate::limit::{Cost, Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
+use crate::limit::{Cost, Key, KeyState, Limited, Limits, Rate, Space, Timestamp};
 use crate::policy::{self, PolicySet, Template, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
@@ -59,11 +59,10 @@ impl KeyFacts {
         (self.policies.named_by(key).or_else(named)).unwrap_or_default()
     }
 
-    /// What a start of this key costs, by the policy that has it.
-    fn cost_of(&self, sidecar: &Sidecar, key: &Key) -> Cost {
-        let name = self.policy_of(sidecar, key);
+    /// What a start of a key costs, by the policy that has it.
+    fn cost_of(&self, name: &Arc<str>) -> Cost {
         let mut policies = self.policies.policies().iter();
-        let policy = policies.find(|policy| policy.name == name);
+        let policy = policies.find(|policy| policy.name == *name);
         policy.map_or(Cost::ONE, |policy| policy.prices.cost())
     }
 
@@ -226,16 +225,13 @@ async fn key_view(
     if !is_known && set.is_none() {
         return None;
     }
+    let policy = facts.policy_of(sidecar, key);
     let limited = Limited {
-        space: Space::Job,
-        key: key.clone(),
-        limits,
-        on_limit: OnLimit::Wait,
-        policy: facts.policy_of(sidecar, key),
-        cost: facts.cost_of(sidecar, key),
-        share: None,
+        cost: facts.cost_of(&policy),
+        ..Limited::new(Space::Job, key.clone(), limits, policy)
     };
-    let mut view = view(sidecar, &limited, (state, now), facts).await;
+    let mut view = view(sidecar, limited, (state, now), facts).await;
+    view.limited.cost = Cost::ONE;
     // A store that is lost may know more.
     view.hint = (!is_known && view.lost.is_none()).then_some(shape::ONLY_SET);
     Some(view)
@@ -244,24 +240,36 @@ async fn key_view(
 /// A job key as it is shown under these limits, in which what is set over HTTP is laid over the rest.
 pub(in crate::proxy) async fn view(
     sidecar: &Sidecar,
-    limited: &Limited,
-    (state, now): (KeyState, Timestamp),
+    limited: Limited,
+    known: (KeyState, Timestamp),
     facts: &KeyFacts,
 ) -> LimitView {
     let key = &limited.key;
     LimitView {
-        lost: free_slots(sidecar, limited).await,
-        what: "key",
-        name: key.as_str().to_owned(),
-        limits: limited.limits.clone(),
+        waiting: waiting::of_key(sidecar, key, &facts.policies, &facts.pending),
+        calls: sidecar.calling.of_key(key),
+        ..alone(sidecar, limited, known).await
+    }
+}
+
+/// A key or a queue under these limits, as the store knows it, without what waits for it.
+async fn alone(
+    sidecar: &Sidecar,
+    limited: Limited,
+    (state, now): (KeyState, Timestamp),
+) -> LimitView {
+    LimitView {
+        lost: free_slots(sidecar, &limited).await,
+        name: limited.key.as_str().to_owned(),
         usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
         unit: shape::unit(&limited.cost),
         state,
-        waiting: waiting::of_key(sidecar, key, &facts.policies, &facts.pending),
-        calls: sidecar.calling.of_key(key),
-        set: sidecar.store.overrides().get(Space::Job, key, now),
+        waiting: 0,
+        calls: (0, 0),
+        set: (sidecar.store.overrides()).get(limited.space, &limited.key, now),
         hint: None,
         now,
+        limited,
     }
 }
 
@@ -306,28 +314,17 @@ async fn queue_view(
         .as_ref()
         .is_some_and(|set| is_beyond(&set.limits, &limits));
     let limited = Limited {
-        space: Space::Queue,
-        key: policy::queue_key(queue),
-        limits,
-        on_limit: OnLimit::Wait,
-        policy: Arc::from("queue"),
         cost,
-        share: None,
+        ..policy::of_queue(queue, limits)
     };
-    Some(LimitView {
-        lost: free_slots(sidecar, &limited).await,
-        what: "queue",
+    let mut view = LimitView {
         name: queue.to_owned(),
-        usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
-        unit: shape::unit(&limited.cost),
-        state,
-        limits: limited.limits,
         waiting: waiting::of_queue(sidecar, queue),
-        calls: (0, 0),
-        set,
         hint: in_vain.then_some(shape::FILE_IS_STRICTER),
-        now,
-    })
+        ..alone(sidecar, limited, (state, now)).await
+    };
+    view.limited.cost = Cost::ONE;
+    Some(view)
 }
 
 /// Whether something of what was set is looser than what stands.

@@ -73,10 +73,10 @@ pub(in crate::proxy) fn stops_all(cause: &Cause) -> bool {
 /// Why a limit lets this job not start, or the next one; and its refusal, where the limit itself refuses.
 pub(in crate::proxy) async fn of_limit(
     sidecar: &Sidecar,
-    limited: &Limited,
     view: &LimitView,
     job: &str,
 ) -> (Option<Refusal>, Option<Cause>) {
+    let limited = &view.limited;
     let lost = sidecar.store.lost_mode(limited);
     let by_mode = match &lost {
         None | Some(LostMode::As(OnStoreError::Share)) => None,
@@ -86,7 +86,7 @@ pub(in crate::proxy) async fn of_limit(
     };
     let what = named(limited.space, &view.name);
     let of_store = |kind| {
-        let part = store_part(sidecar, limited, view);
+        let part = store_part(sidecar, view);
         let error = store_error(sidecar);
         Cause::new(kind, &[("what", &what), ("part", &part), ("error", &error)])
     };
@@ -99,7 +99,7 @@ pub(in crate::proxy) async fn of_limit(
         limited.cost.pays.get()
     };
     if let Some(refusal) = view.refused(job, pays) {
-        let cause = of_refusal(limited, view, &refusal);
+        let cause = of_refusal(view, &refusal);
         return (Some(refusal), Some(cause));
     }
     if lost.is_none() {
@@ -122,7 +122,8 @@ fn store_error(sidecar: &Sidecar) -> String {
 }
 
 /// How much of a limit is this sidecar's while the store does not answer.
-fn store_part(sidecar: &Sidecar, limited: &Limited, view: &LimitView) -> String {
+fn store_part(sidecar: &Sidecar, view: &LimitView) -> String {
+    let limited = &view.limited;
     let Some((part, parts)) = sidecar.store.part_of(limited) else {
         return String::new();
     };
@@ -135,8 +136,9 @@ fn store_part(sidecar: &Sidecar, limited: &Limited, view: &LimitView) -> String 
 }
 
 /// What a limit that refuses has used up, and what helps.
-fn of_refusal(limited: &Limited, view: &LimitView, refusal: &Refusal) -> Cause {
-    let slots = view.limits.concurrency.unwrap_or(0);
+fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
+    let limited = &view.limited;
+    let slots = limited.limits.concurrency.unwrap_or(0);
     let set = view.set.as_deref().filter(|set| is_binding(set, refusal));
     let kind = match refusal.strategy {
         Strategy::Concurrency if slots == 0 && set.is_some() => &causes::PAUSED,
