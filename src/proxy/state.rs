@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, header};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
@@ -459,7 +460,7 @@ impl Shared {
             refusal.as_ref().is_some_and(Hung::may_keep)
         };
         let rows = match views.iter().flatten().any(waits_for_slot) {
-            true => why::rows_out(sidecar).await.unwrap_or_default(),
+            true => limits::rows_out(sidecar).await.unwrap_or_default(),
             false => Vec::new(),
         };
         for (of, view) in shown.into_iter().zip(views) {
@@ -576,24 +577,16 @@ impl EventLog {
 
 impl EventRow {
     fn read(envelope: &[u8]) -> EventRow {
-        let whole = Json::parse(envelope, REPLY_DEPTH).ok();
-        let member = |name: &str| {
-            let text = whole.as_ref().and_then(|whole| whole.text_of(name));
-            text.map(std::borrow::Cow::into_owned)
-        };
-        let data = whole.as_ref().and_then(|whole| whole.get_exact("data"));
-        let of_data = |name: &str| {
-            let text = data.as_ref().and_then(|data| data.text_of(name));
-            text.map(std::borrow::Cow::into_owned)
-        };
+        let whole: Value = serde_json::from_slice(envelope).unwrap_or_default();
+        let text = |place: &str| whole.pointer(place)?.as_str().map(str::to_owned);
         EventRow {
-            time: member("time").unwrap_or_default(),
-            r#type: member("type").unwrap_or_default(),
-            subject: member("subject").unwrap_or_default(),
-            queue: member("queue"),
-            job: member("job_id"),
-            key: of_data("key"),
-            strategy: of_data("strategy"),
+            time: text("/time").unwrap_or_default(),
+            r#type: text("/type").unwrap_or_default(),
+            subject: text("/subject").unwrap_or_default(),
+            queue: text("/queue"),
+            job: text("/job_id"),
+            key: text("/data/key"),
+            strategy: text("/data/strategy"),
         }
     }
 }

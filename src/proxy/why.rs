@@ -42,7 +42,7 @@ use crate::json::Json;
 use crate::limit::{Key, Limited, Space, Strategy, each_key};
 use crate::policy::subqueue::{Subqueue, split};
 use crate::policy::{JobView, Policy, PolicySet, strictest};
-use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError};
+use crate::store::{KeyStates, LedgerExt, Row};
 use answer::{JobPlace, WhichHead, group_facts, limit_facts, out};
 use lookahead::FullLookahead;
 use question::Question;
@@ -54,8 +54,6 @@ pub(in crate::proxy) use find::{of_all_queues, of_queue, of_sidecar, out_of_reac
 pub(in crate::proxy) use hung::Hung;
 pub(in crate::proxy) use lookahead::{hides_others, note_full};
 
-/// So many rows of jobs that run are looked at.
-const ROWS: usize = 2_048;
 /// So many limits of a queue's held jobs are shown, those of most jobs first.
 const KEYS: usize = 20;
 
@@ -81,24 +79,23 @@ pub(in crate::proxy) async fn why_key(proxy: &Proxy, name: &str) -> String {
     })
 }
 
-/// The rows of jobs that run.
-pub(in crate::proxy) async fn rows_out(sidecar: &Sidecar) -> Result<Vec<Row>, StoreError> {
-    sidecar.store.rows(RowsOf::Out { max: ROWS }).await
-}
-
 async fn explain(proxy: &Proxy, parts: &Parts, question: Question) -> Result<String, Fault> {
-    let known = limits::known_of_keys(proxy, parts).await?;
-    let rows = rows_out(&proxy.sidecar).await;
-    let rows = match proxy.sidecar.store.is_lost() {
-        // The answer of `usage` says what a store that is lost lets start.
-        true => rows.unwrap_or_default(),
-        false => rows?,
-    };
+    let (mut known, store) = (
+        limits::known_of_keys(proxy, parts).await?,
+        &proxy.sidecar.store,
+    );
+    if store.is_alone() {
+        let rows = limits::rows_out(&proxy.sidecar).await;
+        known.rows = match store.is_lost() {
+            // The answer of `usage` says what a store that is lost lets start.
+            true => rows.unwrap_or_default(),
+            false => rows?,
+        };
+    }
     let asker = Asker {
         proxy,
         parts,
         known,
-        rows,
     };
     let answer = asker.answer(question).await?;
     serde_json::to_string(&answer).map_err(|_| Fault::internal())
@@ -108,9 +105,8 @@ async fn explain(proxy: &Proxy, parts: &Parts, question: Question) -> Result<Str
 struct Asker<'a> {
     proxy: &'a Proxy,
     parts: &'a Parts,
+    /// With the jobs that are out, with workers of all sidecars.
     known: KeyFacts,
-    /// The jobs that are out, with workers of all sidecars.
-    rows: Vec<Row>,
 }
 
 /// What is asked about, and what was found of its limits.
@@ -189,7 +185,7 @@ impl Asker<'_> {
     async fn of_key(&self, key: Key) -> Result<Explanation, Fault> {
         let view = limits::key_state(self.proxy, &self.known, &key).await?;
         let view = view.ok_or_else(|| self.known.lacks(&key))?;
-        let applied = [Applied::of(self.sidecar(), view, ("", &self.rows)).await];
+        let applied = [Applied::of(self.sidecar(), view, ("", &self.known.rows)).await];
         Ok(self
             .explain(AskedAbout {
                 queue: None,
@@ -354,7 +350,7 @@ impl Asker<'_> {
                 ..one.clone()
             };
             if let Some(view) = self.view(queue, limited).await? {
-                applied.push(Applied::of(self.sidecar(), view, (id, &self.rows)).await);
+                applied.push(Applied::of(self.sidecar(), view, (id, &self.known.rows)).await);
             }
         }
         let last_of = |set: &[Limited]| {
@@ -652,7 +648,7 @@ impl Asker<'_> {
     /// The rows of jobs that have a slot of this key.
     fn rows_of<'a>(&'a self, limited: &'a Limited) -> impl Iterator<Item = &'a Row> {
         let has = |row: &&Row| (row.claimed.limited.iter()).any(|one| one.shares_key(limited));
-        self.rows.iter().filter(has)
+        self.known.rows.iter().filter(has)
     }
 }
 

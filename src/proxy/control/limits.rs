@@ -17,14 +17,14 @@ use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, Sidecar, siblings, waiting};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError, Usage};
 
-/// So many rows of other sidecars are looked at for one answer.
+/// So many rows of jobs that run are looked at for one answer.
 const ROWS: usize = 2_048;
 
 /// What one answer goes by.
 pub(in crate::proxy) struct KeyFacts {
     policies: Arc<PolicySet>,
-    /// What is out with workers of other sidecars.
-    others: Vec<Row>,
+    /// What is out with workers; of a sidecar that is alone, nothing.
+    pub(in crate::proxy) rows: Vec<Row>,
     /// How many single jobs are known to wait in the backend.
     pending: Waiting,
     /// With whose credentials the backend is asked.
@@ -36,7 +36,7 @@ impl KeyFacts {
     pub(in crate::proxy) fn here(sidecar: &Sidecar) -> KeyFacts {
         KeyFacts {
             policies: Arc::clone(&sidecar.live().policies),
-            others: Vec::new(),
+            rows: Vec::new(),
             pending: sidecar.control.named.pending(),
             scope: sidecar.scopes.of(&http::HeaderMap::new()),
         }
@@ -77,7 +77,8 @@ impl KeyFacts {
 
     /// The limits of the rows of others.
     fn of_others(&self) -> impl Iterator<Item = &Limited> {
-        let limited = self.others.iter().flat_map(|row| &*row.claimed.limited);
+        let others = self.rows.iter().filter(|row| !row.ours);
+        let limited = others.flat_map(|row| &*row.claimed.limited);
         limited.filter(|one| one.space == Space::Job)
     }
 }
@@ -340,23 +341,25 @@ fn is_beyond(set: &Limits, stands: &Limits) -> bool {
     slots || spaced || set.rates.iter().any(is_less)
 }
 
+/// The rows of jobs that run.
+pub(in crate::proxy) async fn rows_out(sidecar: &Sidecar) -> Result<Vec<Row>, StoreError> {
+    sidecar.store.rows(RowsOf::Out { max: ROWS }).await
+}
+
 pub(in crate::proxy) async fn known_of_keys(
     proxy: &Proxy,
     parts: &Parts,
 ) -> Result<KeyFacts, StoreError> {
     let sidecar = &proxy.sidecar;
-    let others = match sidecar.store.is_alone() {
+    let rows = match sidecar.store.is_alone() {
         true => Vec::new(),
-        false => {
-            let out = sidecar.store.rows(RowsOf::Out { max: ROWS }).await?;
-            out.into_iter().filter(|row| !row.ours).collect()
-        }
+        false => rows_out(sidecar).await?,
     };
-    let claimed = others.iter().map(|row| &*row.claimed.job);
-    sidecar.control.named.left(claimed);
+    let others = rows.iter().filter(|row| !row.ours);
+    (sidecar.control.named).left(others.map(|row| &*row.claimed.job));
     Ok(KeyFacts {
         policies: Arc::clone(&sidecar.live().policies),
-        others,
+        rows,
         pending: sidecar.control.named.pending(),
         scope: sidecar.scopes.of(&parts.headers),
     })

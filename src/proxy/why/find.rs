@@ -239,7 +239,8 @@ pub(in crate::proxy) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
     found.extend(out_of_reach(sidecar, queue));
     let name = quoted(queue);
     let waits = !is_empty(sidecar, queue);
-    let silence = sidecar.hold.asked_for(queue);
+    let lanes = sidecar.hold.by_credentials(queue);
+    let silence = lanes.iter().map(|(_, asked)| *asked).min();
     if waits && fetches_are_seen(sidecar, queue) && silence.is_none_or(|since| since >= SILENT) {
         let lately = match silence {
             Some(since) => format!(" for {} s", since.as_secs()),
@@ -248,7 +249,7 @@ pub(in crate::proxy) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
         let known: [(&str, &dyn Display); 2] = [("queue", &name), ("lately", &lately)];
         found.push(Cause::new(&causes::NOBODY_ASKS, &known));
     }
-    for (jobs, fetched) in sidecar.hold.waiting_by_credentials(queue) {
+    for (jobs, fetched) in lanes {
         if fetched >= SILENT && jobs > 0 {
             let seconds = fetched.as_secs();
             let known: [(&str, &dyn Display); 2] = [("jobs", &jobs), ("seconds", &seconds)];
@@ -298,7 +299,7 @@ fn is_empty(sidecar: &Sidecar, queue: &str) -> bool {
     sidecar.fetching.backlogs.available(queue) == Some(0)
         && sidecar.subqueues.waiting(queue).available == 0
         && sidecar.subqueues.untold(queue) == 0
-        && !sidecar.hold.holds_of(queue)
+        && sidecar.hold.of_queue(queue).0 == 0
 }
 
 /// Whether FETCHes of the queue are looked at. Those of a queue without limits pass unread.
