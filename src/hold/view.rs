@@ -234,15 +234,6 @@ impl Hold {
         })
     }
 
-    /// Whether jobs of the queue are held or in hand, whichever credentials claimed them.
-    pub fn holds_of(&self, queue: &str) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        let state = self.state();
-        state.queues.of_queue(queue).any(|lane| lane.known > 0)
-    }
-
     /// The limits of held jobs of which `is` says so.
     pub fn limits_of(&self, is: impl Fn(&Limited) -> bool) -> Vec<Limits> {
         let state = self.state();
@@ -371,22 +362,14 @@ impl Hold {
         Front { held, keys }
     }
 
-    /// How long ago a worker asked for jobs of a queue; `None`: none has, or it was long ago.
-    pub fn asked_for(&self, queue: &str) -> Option<Duration> {
+    /// For each set of credentials with which workers asked lately, or jobs are held: how many jobs of the queue are
+    /// held, and how long ago a worker asked with them.
+    pub fn by_credentials(&self, queue: &str) -> Vec<(usize, Duration)> {
         let state = self.state();
-        let lanes = state
-            .queues
-            .iter()
-            .filter(|(lane, _)| *lane.queue == *queue);
-        lanes.map(|(_, of)| of.fetched_at.elapsed()).min()
-    }
-
-    /// For each set of credentials: how many jobs of the queue are held, and how long ago a worker asked with them.
-    pub fn waiting_by_credentials(&self, queue: &str) -> Vec<(usize, Duration)> {
-        let state = self.state();
-        let lanes = state.queues.of_queue(queue);
+        let lanes = state.queues.iter();
+        let lanes = lanes.filter(|(lane, _)| *lane.queue == *queue);
         lanes
-            .map(|lane| (lane.known, lane.fetched_at.elapsed()))
+            .map(|(_, of)| (of.known, of.fetched_at.elapsed()))
             .collect()
     }
 

@@ -26,6 +26,19 @@ pub struct Limited {
 }
 
 impl Limited {
+    /// A key whose jobs wait where it refuses, each of which pays one, in turns that go round.
+    pub fn new(space: Space, key: Key, limits: Limits, policy: Arc<str>) -> Limited {
+        Limited {
+            space,
+            key,
+            limits,
+            on_limit: OnLimit::Wait,
+            policy,
+            cost: Cost::ONE,
+            share: None,
+        }
+    }
+
     /// Whether both are of one key.
     pub fn shares_key(&self, other: &Limited) -> bool {
         self.space == other.space && self.key == other.key

@@ -94,16 +94,17 @@ pub fn queue_key(queue: &str) -> Key {
     key_of("", queue)
 }
 
+/// The limits of a queue as a whole.
+pub fn of_queue(queue: &str, limits: Limits) -> Limited {
+    Limited::new(Space::Queue, queue_key(queue), limits, Arc::from("queue"))
+}
+
 impl QueueLimits {
     pub(super) fn limited(&self, job: &JobView<'_>) -> Limited {
         Limited {
-            space: Space::Queue,
-            key: queue_key(job.queue),
-            limits: self.limits.clone(),
-            on_limit: OnLimit::Wait,
-            policy: Arc::from("queue"),
             cost: self.prices.cost(),
             share: self.prices.share(job),
+            ..of_queue(job.queue, self.limits.clone())
         }
     }
 }

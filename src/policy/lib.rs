@@ -25,7 +25,7 @@ mod vendor;
 pub mod words;
 
 pub use cache::LimitCache;
-pub use entry::{Accept, KeyMissing, Policy, QueueLimits, queue_key};
+pub use entry::{Accept, KeyMissing, Policy, QueueLimits, of_queue, queue_key};
 pub use feedback::{Backoff, Feedback, Pause};
 pub use fields::FieldError;
 pub use gate::Gate;

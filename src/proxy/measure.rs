@@ -11,7 +11,7 @@ use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
 use crate::policy::numbers;
 use crate::store::LedgerExt;
 use crate::subqueues::SpreadOfQueue;
-use crate::told::metrics::{Labels, StoreFigures};
+use crate::told::metrics::Labels;
 
 /// Of so many keys without series of their own a shared store is asked in one call.
 const AT_ONCE: usize = 1_000;
@@ -32,10 +32,12 @@ pub(crate) async fn measure(sidecar: &Sidecar) {
 /// store, where nothing counts it.
 async fn measure_out(sidecar: &Sidecar) {
     if let Ok(out) = sidecar.jobs_out().await {
-        sidecar.metrics.slots(out);
+        sidecar.metrics.set("ojs_throttle_slots", &[], out);
     }
     let calling = &sidecar.calling;
-    (sidecar.metrics).of_calls(calling.out(), calling.lines.all_waiting());
+    (sidecar.metrics).set("ojs_throttle_calls_out", &[], calling.out());
+    let waiting = calling.lines.all_waiting();
+    (sidecar.metrics).set("ojs_throttle_calls_waiting", &[], waiting);
     let (own, shared) = sidecar.metrics.named();
     if !own.is_empty()
         && let Ok(active) = sidecar.store.active(&own).await
@@ -91,49 +93,67 @@ fn measure_here(sidecar: &Sidecar) {
         Space::Queue => waiting::of_queue(sidecar, key.as_str()),
         Space::Job => waiting::of_key(sidecar, key, &policies, &pending),
     };
-    sidecar.metrics.hold(
-        sidecar.hold.len(),
-        sidecar.hold.bytes(),
-        sidecar.hold_most(&sidecar.live().settings).jobs,
-        &waiting,
-    );
-    let held = sidecar.hold.counts().into_keys();
-    let full = held.filter(|queue| why::hides_others(sidecar, queue));
-    sidecar.metrics.lookahead_full(full.count());
-    let queues = sidecar.subqueues.read_queues().into_iter();
-    let all: Vec<_> = queues
-        .flat_map(|queue| sidecar.shown_subqueues(&queue.name))
-        .collect();
-    let SpreadOfQueue {
-        shared,
-        out_of_reach,
-        ..
-    } = SpreadOfQueue::of(&all);
-    sidecar.metrics.subqueues(shared, out_of_reach);
-    sidecar.metrics.store(&StoreFigures {
-        is_lost: sidecar.store.is_lost(),
-        siblings: sidecar.store.siblings(),
-        times_wiped: sidecar.store.facts().times_wiped,
-        times_failed: sidecar.store.times_failed(),
-    });
-    let (granted, unused) = sidecar.store.turns();
-    sidecar.metrics.turns(granted, unused);
-    let overrides = sidecar.store.overrides();
-    let pauses = overrides.pauses(sidecar.store.now());
-    sidecar.metrics.overrides(overrides.len(), pauses);
+    sidecar.metrics.waiting(&waiting);
     measure_limits(sidecar);
     for (policy, tally) in sidecar.shadow.tallies(&policies) {
-        let [started, waited, dropped, unknown] = tally.ever();
-        let verdicts = [
-            ("started", started),
-            ("waited", waited),
-            ("dropped", dropped),
-            ("unknown", unknown),
-        ];
-        sidecar.metrics.shadow(&policy, &verdicts, tally.waiting);
+        let policy = ("policy", &*policy);
+        let verdicts = ["started", "waited", "dropped", "unknown"];
+        for (verdict, jobs) in verdicts.into_iter().zip(tally.ever()) {
+            let labels = [policy, ("verdict", verdict)];
+            (sidecar.metrics).count_to("ojs_throttle_shadow_jobs_total", &labels, jobs);
+        }
+        (sidecar.metrics).set("ojs_throttle_shadow_waiting", &[policy], tally.waiting);
     }
     measure_pressure(sidecar);
     measure_load(sidecar);
+    measure_whole(sidecar);
+}
+
+/// The series without labels.
+fn measure_whole(sidecar: &Sidecar) {
+    let held = sidecar.hold.counts().into_keys();
+    let full = held.filter(|queue| why::hides_others(sidecar, queue));
+    let queues = sidecar.subqueues.read_queues().into_iter();
+    let all = queues.flat_map(|queue| sidecar.shown_subqueues(&queue.name));
+    let spread = SpreadOfQueue::of(&all.collect::<Vec<_>>());
+    let (store, threads) = (&sidecar.store, &sidecar.tasks.threads);
+    let overrides = store.overrides();
+    let gauges = [
+        ("ojs_throttle_held_jobs", sidecar.hold.len()),
+        ("ojs_throttle_held_bytes", sidecar.hold.bytes()),
+        ("ojs_throttle_hold_capacity", sidecar.most_held()),
+        ("ojs_throttle_lookahead_full_queues", full.count()),
+        ("ojs_throttle_subqueues_shared", spread.shared),
+        ("ojs_throttle_subqueues_out_of_reach", spread.out_of_reach),
+        ("ojs_throttle_store_up", (!store.is_lost()).into()),
+        ("ojs_throttle_siblings", store.siblings()),
+        ("ojs_throttle_overrides_active", overrides.len()),
+        ("ojs_throttle_paused_keys", overrides.pauses(store.now())),
+        (
+            "ojs_throttle_blocked_enqueues",
+            sidecar.admit.pressure.blocked(),
+        ),
+        (
+            "ojs_throttle_connections",
+            threads.sum(|load| &load.connections),
+        ),
+        (
+            "ojs_throttle_backend_up",
+            (!threads.backend_is_away()).into(),
+        ),
+    ];
+    for (name, now) in gauges {
+        sidecar.metrics.set(name, &[], now);
+    }
+    let (granted, unused) = store.turns();
+    for (name, ever) in [
+        ("ojs_throttle_store_wiped_total", store.facts().times_wiped),
+        ("ojs_throttle_store_errors_total", store.times_failed()),
+        ("ojs_throttle_reserved_turns_total", granted),
+        ("ojs_throttle_reserved_turns_unused_total", unused),
+    ] {
+        sidecar.metrics.count_to(name, &[], ever);
+    }
 }
 
 /// The numbers of the config that are in force. An override counts where a policy has one key only: those of
@@ -163,24 +183,24 @@ fn measure_pressure(sidecar: &Sidecar) {
         Some((queue, level.pressure()))
     });
     sidecar.metrics.pressure(&parts.collect::<Vec<_>>());
-    sidecar.metrics.blocked(sidecar.admit.pressure.blocked());
 }
 
 /// The gauges of the way in and of the way out.
 fn measure_load(sidecar: &Sidecar) {
     let threads = &sidecar.tasks.threads;
-    sidecar.metrics.load(
-        threads.sum(|load| &load.connections),
-        // Those whose clients hung up keep their places.
-        threads.sum(|load| &load.ordinary) + sidecar.left_behind(Urgency::Ordinary),
-        threads.sum(|load| &load.urgent) + sidecar.left_behind(Urgency::Urgent),
-    );
-    match threads.backend_is_away() {
-        true => sidecar.metrics.backend_is_away(),
-        false => sidecar.metrics.backend_is_up(),
+    // Those whose clients hung up keep their places.
+    let ordinary = threads.sum(|load| &load.ordinary) + sidecar.left_behind(Urgency::Ordinary);
+    let urgent = threads.sum(|load| &load.urgent) + sidecar.left_behind(Urgency::Urgent);
+    for (kind, requests) in [("ordinary", ordinary), ("urgent", urgent)] {
+        (sidecar.metrics).set(
+            "ojs_throttle_requests_in_flight",
+            &[("kind", kind)],
+            requests,
+        );
     }
     for (egress, is_away) in sidecar.calling.away() {
-        sidecar.metrics.service(&egress, is_away);
+        let up = usize::from(!is_away);
+        (sidecar.metrics).set("ojs_throttle_service_up", &[("egress", &*egress)], up);
     }
 }
 

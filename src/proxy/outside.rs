@@ -79,45 +79,39 @@ pub(super) async fn queues(
 ) -> Result<Reply, UpstreamError> {
     let sight = proxy.sidecar.scopes.sight(&parts.headers);
     let (mut reply, mut tallies) = as_of_one_moment(proxy, parts, queue, &sight).await?;
-    let all = ReplyKind {
-        lists_queues: true,
-        ..ReplyKind::default()
-    };
-    if queue.is_none()
-        && let Some(body) = merged(&reply.body, all, &proxy.sidecar.subqueues)
-    {
-        reply.body = body.into();
+    if reply.status != StatusCode::OK {
+        return Ok(reply);
     }
-    // The backend's numbers of the base leave out what waits in its subqueues.
+    let subqueues = &proxy.sidecar.subqueues;
+    let mut more = ToldNumbers::default();
     if let Some(queue) = queue {
+        // The backend's numbers of the base leave out what waits in its subqueues.
         let scope = proxy.sidecar.scopes.of(&parts.headers);
         depth::refresh_subqueues(proxy, queue, scope).await;
-    }
-    let more = queue.map(|queue| {
-        let subqueues = &proxy.sidecar.subqueues;
-        ToldNumbers {
+        more = ToldNumbers {
             counts: subqueues.waiting(queue),
             beside: subqueues.beside_waiting(queue),
+        };
+        if sight.is_whole() {
+            let elsewhere = siblings::held_by_siblings(&proxy.sidecar, queue).await;
+            if elsewhere > 0 {
+                tallies.entry(Arc::from(queue)).or_default().held += elsewhere;
+            }
         }
-    });
-    let more = more.unwrap_or_default();
-    if let Some(queue) = queue
-        && reply.status == StatusCode::OK
-        && sight.is_whole()
-    {
-        let elsewhere = siblings::held_by_siblings(&proxy.sidecar, queue).await;
-        if elsewhere > 0 {
-            tallies.entry(Arc::from(queue)).or_default().held += elsewhere;
-        }
+    } else {
+        let all = ReplyKind {
+            lists_queues: true,
+            ..ReplyKind::default()
+        };
+        let merged = merged(&reply.body, all, subqueues);
+        reply.body = merged.map_or(reply.body, Bytes::from);
     }
     if (!tallies.is_empty() || more != ToldNumbers::default())
-        && reply.status == StatusCode::OK
         && let Some(body) = recounted(&reply.body, queue, &tallies, more)
     {
         reply.body = body.into();
     }
     if let Some(queue) = queue
-        && reply.status == StatusCode::OK
         && let Some(body) = depth::with_depth(proxy, &reply.body, queue).await
     {
         reply.body = body.into();

@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, header};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
@@ -22,12 +23,12 @@ use super::body::Body;
 use super::control::limits::{self, KeyFacts};
 use super::control::shape::{LimitView, rfc3339};
 use super::respond::Fault;
-use super::why::{self, Cause, Hung};
+use super::why::{self, Applied, Cause, Hung};
 use super::{Proxy, Sidecar, depth, ours, waiting};
 use crate::json::Json;
-use crate::limit::{Key, Limited, OnLimit, Space};
+use crate::limit::{Key, Space};
 use crate::policy;
-use crate::store::{LedgerExt, Row};
+use crate::store::LedgerExt;
 use crate::told::events::{Filter, Subscription};
 use crate::told::metrics::{Point, STEP, SpacedKey};
 use crate::wire::ojs;
@@ -455,7 +456,14 @@ impl Shared {
                 return part;
             }
         };
-        let mut rows = None;
+        let waits_for_slot = |view: &LimitView| {
+            let refusal = view.refused("", 1);
+            refusal.as_ref().is_some_and(Hung::may_keep)
+        };
+        let rows = match views.iter().flatten().any(waits_for_slot) {
+            true => limits::rows_out(sidecar).await.unwrap_or_default(),
+            false => Vec::new(),
+        };
         for (of, view) in shown.into_iter().zip(views) {
             // An override may have ended since the keys were gathered.
             let Some(view) = view else { continue };
@@ -463,10 +471,11 @@ impl Shared {
                 .key
                 .as_ref()
                 .and_then(|_| sidecar.metrics.hour(&of.0));
-            let cause = cause_of(sidecar, of, (&view, &mut rows), &facts).await;
+            let one = Applied::of(sidecar, view, ("", &rows)).await;
+            let cause = cause_of(sidecar, &one, &facts);
             let cause = base.stop.as_ref().or(cause.as_ref()).map(CausePart::from);
             part.rows
-                .extend(key_row(sidecar, of, &view, (hour, cause), &facts));
+                .extend(key_row(sidecar, of, one.view, (hour, cause)));
         }
         part
     }
@@ -487,63 +496,33 @@ impl Shared {
     }
 }
 
-/// What keeps the next job of a key from starting. `rows` are those of the jobs that run, once they were asked for.
-async fn cause_of(
-    sidecar: &Sidecar,
-    ((space, key), _): &SeenKey,
-    (view, rows): (&LimitView, &mut Option<Vec<Row>>),
-    facts: &KeyFacts,
-) -> Option<Cause> {
-    let limited = Limited {
-        space: *space,
-        key: key.clone(),
-        limits: view.limits.clone(),
-        on_limit: OnLimit::Wait,
-        policy: policy_of(sidecar, *space, key, facts),
-        cost: Default::default(),
-        share: None,
+/// What keeps the next job of a key from starting: its limits, or all queues in which jobs may wait for it.
+fn cause_of(sidecar: &Sidecar, one: &Applied, facts: &KeyFacts) -> Option<Cause> {
+    let queues = || match one.view.limited.space {
+        Space::Job => facts.queues_of(&one.view.limited.key),
+        Space::Queue => vec![Arc::from(one.view.name.as_str())],
     };
-    let (refusal, mut cause) = why::of_limit(sidecar, &limited, view, "").await;
-    if refusal.as_ref().is_some_and(Hung::may_keep) {
-        if rows.is_none() {
-            *rows = why::rows_out(sidecar).await.ok();
-        }
-        let hung = Hung::among(sidecar, &limited, view, rows.as_deref().unwrap_or_default());
-        cause = hung.map(|hung| hung.cause()).or(cause);
-    }
-    let queues = || match space {
-        Space::Job => facts.queues_of(key),
-        Space::Queue => vec![Arc::from(view.name.as_str())],
-    };
-    cause.or_else(|| why::of_all_queues(sidecar, &queues()).into_iter().next())
-}
-
-/// The policy that has a key.
-fn policy_of(sidecar: &Sidecar, space: Space, key: &Key, facts: &KeyFacts) -> Arc<str> {
-    match space {
-        Space::Job => facts.policy_of(sidecar, key),
-        Space::Queue => Arc::from("queue"),
-    }
+    let of_queues = || why::of_all_queues(sidecar, &queues()).into_iter().next();
+    one.cause.clone().or_else(of_queues)
 }
 
 /// One row, with its last hour if that is asked for and kept, and with what holds it back.
 fn key_row(
     sidecar: &Sidecar,
     ((space, key), minute): &SeenKey,
-    view: &LimitView,
+    view: LimitView,
     (hour, cause): (Option<Vec<Point>>, Option<CausePart>),
-    facts: &KeyFacts,
 ) -> Option<KeyRow> {
     Some(KeyRow {
         name: space.name_of(key).into(),
-        policy: policy_of(sidecar, *space, key, facts),
+        state: RawValue::from_string(view.to_json()).ok()?,
+        policy: view.limited.policy,
         cause,
         minute: MinutePart {
             starts: minute.starts,
             refused: minute.refused,
             waited_ms: minute.waited_ms,
         },
-        state: RawValue::from_string(view.to_json()).ok()?,
         history: hour.map(|points| HistoryPart {
             step_s: STEP,
             until: rfc3339(sidecar.store.now()),
@@ -599,24 +578,16 @@ impl EventLog {
 
 impl EventRow {
     fn read(envelope: &[u8]) -> EventRow {
-        let whole = Json::parse(envelope, REPLY_DEPTH).ok();
-        let member = |name: &str| {
-            let text = whole.as_ref().and_then(|whole| whole.text_of(name));
-            text.map(std::borrow::Cow::into_owned)
-        };
-        let data = whole.as_ref().and_then(|whole| whole.get_exact("data"));
-        let of_data = |name: &str| {
-            let text = data.as_ref().and_then(|data| data.text_of(name));
-            text.map(std::borrow::Cow::into_owned)
-        };
+        let whole: Value = serde_json::from_slice(envelope).unwrap_or_default();
+        let text = |place: &str| whole.pointer(place)?.as_str().map(str::to_owned);
         EventRow {
-            time: member("time").unwrap_or_default(),
-            r#type: member("type").unwrap_or_default(),
-            subject: member("subject").unwrap_or_default(),
-            queue: member("queue"),
-            job: member("job_id"),
-            key: of_data("key"),
-            strategy: of_data("strategy"),
+            time: text("/time").unwrap_or_default(),
+            r#type: text("/type").unwrap_or_default(),
+            subject: text("/subject").unwrap_or_default(),
+            queue: text("/queue"),
+            job: text("/job_id"),
+            key: text("/data/key"),
+            strategy: text("/data/strategy"),
         }
     }
 }

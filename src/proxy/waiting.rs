@@ -103,29 +103,29 @@ impl Backlogs {
     /// Whether to find out if a queue's next job waits for a limit: once a second. Whoever inspects the queue may have
     /// asked the backend just now, which must not keep this from being found out.
     fn begin_finding(&self, queue: &str, now: Instant) -> bool {
-        if !is_old(*self.away.lock(), now) {
-            return false;
-        }
-        let mut queues = self.queues.lock();
-        let Some(backlog) = queues.get_mut(queue) else {
-            return true;
-        };
-        let is_due = is_old(backlog.looked, now);
-        if is_due {
-            backlog.looked = Some(now);
-        }
-        is_due
+        is_old(*self.away.lock(), now)
+            && self.once_a_second(queue, now, |backlog| &mut backlog.looked)
     }
 
     /// Whether to find out if a queue's lookahead is full: once a second.
     pub(super) fn looks_whether_full(&self, queue: &str, now: Instant) -> bool {
+        self.once_a_second(queue, now, |backlog| &mut backlog.looked_whether_full)
+    }
+
+    /// Whether something was found out of a queue last a second ago, and so is now; always of one that nobody knows.
+    fn once_a_second(
+        &self,
+        queue: &str,
+        now: Instant,
+        last: fn(&mut Backlog) -> &mut Option<Instant>,
+    ) -> bool {
         let mut queues = self.queues.lock();
-        let Some(backlog) = queues.get_mut(queue) else {
+        let Some(last) = queues.get_mut(queue).map(last) else {
             return true;
         };
-        let is_due = is_old(backlog.looked_whether_full, now);
+        let is_due = is_old(*last, now);
         if is_due {
-            backlog.looked_whether_full = Some(now);
+            *last = Some(now);
         }
         is_due
     }

@@ -38,27 +38,23 @@ use super::runs::{Forecast, KeySlots};
 use super::{Proxy, Sidecar, rows, siblings, waiting};
 use crate::hold::Heads;
 use crate::json::Json;
-use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
+use crate::limit::{Key, Limited, Space, Strategy, each_key};
 use crate::policy::subqueue::{Subqueue, split};
 use crate::policy::{JobView, Policy, PolicySet, strictest};
-use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError};
+use crate::store::{KeyStates, LedgerExt, Row};
 use crate::subqueues::{SpreadOfQueue, Writes};
 use crate::wire::ojs::REPLY_DEPTH;
 use answer::{JobPlace, WhichHead, group_facts, limit_facts, out};
-use applied::Applied;
 use lookahead::FullLookahead;
 use question::Question;
 
+pub(in crate::proxy) use applied::Applied;
 pub use causes::{CAUSES, CauseKind};
 pub(in crate::proxy) use causes::{Cause, quoted};
-pub(in crate::proxy) use find::{
-    of_all_queues, of_limit, of_queue, of_sidecar, out_of_reach, stops_all,
-};
+pub(in crate::proxy) use find::{of_all_queues, of_queue, of_sidecar, out_of_reach, stops_all};
 pub(in crate::proxy) use hung::Hung;
 pub(in crate::proxy) use lookahead::{hides_others, note_full};
 
-/// So many rows of jobs that run are looked at.
-const ROWS: usize = 2_048;
 /// So many limits of a queue's held jobs are shown, those of most jobs first.
 const KEYS: usize = 20;
 
@@ -84,24 +80,23 @@ pub(in crate::proxy) async fn why_key(proxy: &Proxy, name: &str) -> String {
     })
 }
 
-/// The rows of jobs that run.
-pub(in crate::proxy) async fn rows_out(sidecar: &Sidecar) -> Result<Vec<Row>, StoreError> {
-    sidecar.store.rows(RowsOf::Out { max: ROWS }).await
-}
-
 async fn explain(proxy: &Proxy, parts: &Parts, question: Question) -> Result<String, Fault> {
-    let known = limits::known_of_keys(proxy, parts).await?;
-    let rows = rows_out(&proxy.sidecar).await;
-    let rows = match proxy.sidecar.store.is_lost() {
-        // The answer of `usage` says what a store that is lost lets start.
-        true => rows.unwrap_or_default(),
-        false => rows?,
-    };
+    let (mut known, store) = (
+        limits::known_of_keys(proxy, parts).await?,
+        &proxy.sidecar.store,
+    );
+    if store.is_alone() {
+        let rows = limits::rows_out(&proxy.sidecar).await;
+        known.rows = match store.is_lost() {
+            // The answer of `usage` says what a store that is lost lets start.
+            true => rows.unwrap_or_default(),
+            false => rows?,
+        };
+    }
     let asker = Asker {
         proxy,
         parts,
         known,
-        rows,
     };
     let answer = asker.answer(question).await?;
     serde_json::to_string(&answer).map_err(|_| Fault::internal())
@@ -111,9 +106,8 @@ async fn explain(proxy: &Proxy, parts: &Parts, question: Question) -> Result<Str
 struct Asker<'a> {
     proxy: &'a Proxy,
     parts: &'a Parts,
+    /// With the jobs that are out, with workers of all sidecars.
     known: KeyFacts,
-    /// The jobs that are out, with workers of all sidecars.
-    rows: Vec<Row>,
 }
 
 /// What is asked about, and what was found of its limits.
@@ -192,16 +186,7 @@ impl Asker<'_> {
     async fn of_key(&self, key: Key) -> Result<Explanation, Fault> {
         let view = limits::key_state(self.proxy, &self.known, &key).await?;
         let view = view.ok_or_else(|| self.known.lacks(&key))?;
-        let limited = Limited {
-            space: Space::Job,
-            limits: view.limits.clone(),
-            on_limit: OnLimit::Wait,
-            policy: self.known.policy_of(self.sidecar(), &key),
-            key,
-            cost: Default::default(),
-            share: None,
-        };
-        let applied = [Applied::of(self.sidecar(), limited, view, ("", &self.rows)).await];
+        let applied = [Applied::of(self.sidecar(), view, ("", &self.known.rows)).await];
         Ok(self
             .explain(AskedAbout {
                 queue: None,
@@ -365,13 +350,13 @@ impl Asker<'_> {
                 limits: limits.unwrap_or_default(),
                 ..one.clone()
             };
-            if let Some(view) = self.view(queue, &limited).await? {
-                let asked = (id, self.rows.as_slice());
-                applied.push(Applied::of(self.sidecar(), limited, view, asked).await);
+            if let Some(view) = self.view(queue, limited).await? {
+                applied.push(Applied::of(self.sidecar(), view, (id, &self.known.rows)).await);
             }
         }
         let last_of = |set: &[Limited]| {
-            let of_set = |one: &Applied| set.iter().any(|other| other.shares_key(&one.limited));
+            let of_set =
+                |one: &Applied| set.iter().any(|other| other.shares_key(&one.view.limited));
             let causes = applied.iter().enumerate();
             let causes = causes.filter(|(_, one)| one.cause.is_some() && of_set(one));
             causes
@@ -391,12 +376,18 @@ impl Asker<'_> {
         Ok(self.explain(found).await)
     }
 
-    async fn view(&self, queue: &str, limited: &Limited) -> Result<Option<LimitView>, Fault> {
-        let (sidecar, key) = (self.sidecar(), &limited.key);
+    async fn view(&self, queue: &str, limited: Limited) -> Result<Option<LimitView>, Fault> {
+        let sidecar = self.sidecar();
         if limited.space == Space::Queue {
-            return limits::queue_state(self.proxy, self.parts, queue).await;
+            let view = limits::queue_state(self.proxy, self.parts, queue).await?;
+            return Ok(view.map(|mut view| {
+                // The numbers are those of now; what the job pays is its own.
+                (view.limited.cost, view.limited.share) = (limited.cost, limited.share);
+                view
+            }));
         }
-        let KeyStates { states, now } = sidecar.store.states(&[(limited.space, key)]).await?;
+        let asked = [(limited.space, &limited.key)];
+        let KeyStates { states, now } = sidecar.store.states(&asked).await?;
         let state = states.into_iter().next().unwrap_or_default();
         Ok(Some(
             limits::view(sidecar, limited, (state, now), &self.known).await,
@@ -468,7 +459,7 @@ impl Asker<'_> {
         if let Some(job) = facts.pointer("/job/id").and_then(Value::as_str) {
             return sidecar.shadow.of_job(job).into_iter().collect();
         }
-        let key = applied.first().map(|one| &one.limited.key);
+        let key = applied.first().map(|one| &one.view.limited.key);
         let touches = |policy: &Policy| match queue {
             Some(queue) => policy.matching.can_match_queue(queue),
             None => policy.key.constant() == key,
@@ -488,14 +479,14 @@ impl Asker<'_> {
 
     /// What is shown of one limit; of a single job also what it pays and whose share it takes.
     fn limit_of(&self, one: &Applied, of_job: bool) -> Value {
-        let mut limit = limit_facts(one, self.rows_of(&one.limited));
+        let mut limit = limit_facts(one, self.rows_of(&one.view.limited));
         if of_job {
-            let share = one.limited.share.as_ref();
-            put(&mut limit, "cost", one.limited.cost.pays.get());
+            let share = one.view.limited.share.as_ref();
+            put(&mut limit, "cost", one.view.limited.cost.pays.get());
             put(&mut limit, "group", share.map(|share| &*share.group));
             put(&mut limit, "weight", share.map(|share| share.weight.get()));
         }
-        let is = |other: &Limited| other.shares_key(&one.limited);
+        let is = |other: &Limited| other.shares_key(&one.view.limited);
         let groups = group_facts(one, self.sidecar().hold.groups_of(is));
         put(&mut limit, "groups", groups);
         limit
@@ -556,7 +547,7 @@ impl Asker<'_> {
 
     /// What keeps all queues of a key, where something keeps each of them.
     fn of_queues_of_key(&self, found: &AskedAbout<'_>) -> Vec<Cause> {
-        let key = found.applied.first().map(|one| &one.limited.key);
+        let key = found.applied.first().map(|one| &one.view.limited.key);
         let queues = key.map(|key| self.known.queues_of(key)).unwrap_or_default();
         of_all_queues(self.sidecar(), &queues)
     }
@@ -588,14 +579,14 @@ impl Asker<'_> {
     /// Tells which limit binds, and until when.
     fn tell_binding(&self, one: &Applied, facts: &mut Value) {
         let sidecar = self.sidecar();
-        let is_same = |other: &Limited| other.shares_key(&one.limited);
+        let is_same = |other: &Limited| other.shares_key(&one.view.limited);
         let job = facts.pointer("/job/id").and_then(Value::as_str);
         let held = job.filter(|job| sidecar.hold.has(job));
         let ahead = held.map(|job| sidecar.hold.count_before(job, is_same));
         put(facts, "ahead", ahead);
         let strategy = one.refused.as_ref().map(|refusal| refusal.strategy);
         put(facts, "limited_by", strategy.map(Strategy::as_str));
-        let name = one.limited.space.name_of(&one.limited.key);
+        let name = one.view.limited.space.name_of(&one.view.limited.key);
         put(facts, "limited_at", name);
         let until = one.cause.as_ref().and_then(|cause| cause.until);
         put(facts, "next_start", until.map(rfc3339));
@@ -624,10 +615,10 @@ impl Asker<'_> {
     }
 
     fn forecast(&self, one: &Applied, ahead: usize, facts: &mut Value) {
-        let Limited { space, key, .. } = &one.limited;
+        let Limited { space, key, .. } = &one.view.limited;
         let (now, limit) = (
             one.view.now,
-            one.view.limits.concurrency.unwrap_or(u32::MAX),
+            one.view.limited.limits.concurrency.unwrap_or(u32::MAX),
         );
         let hung = one.hung.as_ref();
         // As if the slots were not there that may never be free.
@@ -636,7 +627,7 @@ impl Asker<'_> {
             let reason = hung.map(|hung| format!("{} may hang", hung.workers()));
             return put(facts, "next_start_unknown", reason);
         }
-        let ages = self.rows_of(&one.limited);
+        let ages = self.rows_of(&one.view.limited);
         let ages = ages.filter_map(|row| Some(Duration::from_micros(now.since(row.started?))));
         let ages = ages.filter(|age| !hung.is_some_and(|hung| hung.has(*age)));
         let slots = KeySlots {
@@ -658,7 +649,7 @@ impl Asker<'_> {
     /// The rows of jobs that have a slot of this key.
     fn rows_of<'a>(&'a self, limited: &'a Limited) -> impl Iterator<Item = &'a Row> {
         let has = |row: &&Row| (row.claimed.limited.iter()).any(|one| one.shares_key(limited));
-        self.rows.iter().filter(has)
+        self.known.rows.iter().filter(has)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::named;
 use crate::hold::Pick;
-use crate::limit::{Limited, OnLimit, Space};
+use crate::limit::{Limited, Space};
 use crate::policy;
 use crate::policy::price::one_price;
 use crate::proxy::{Sidecar, job};
@@ -34,15 +34,7 @@ pub(in crate::proxy) fn limits_now<'a>(
     if of_queue.is_none() && !limited.iter().any(|one| of_job(one).is_some()) {
         return Cow::Borrowed(limited);
     }
-    let of_queue = of_queue.map(|set| Limited {
-        space: Space::Queue,
-        key: policy::queue_key(queue),
-        limits: set.limits.clone(),
-        on_limit: OnLimit::Wait,
-        policy: Arc::from("queue"),
-        cost: Default::default(),
-        share: None,
-    });
+    let of_queue = of_queue.map(|set| policy::of_queue(queue, set.limits.clone()));
     let laid_over = limited.iter().map(|one| match of_job(one) {
         Some(set) => Limited {
             limits: set.over(&one.limits),

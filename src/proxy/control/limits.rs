@@ -10,21 +10,21 @@ use super::guard::{not_allowed, reads};
 use super::in_force::set_for_queue;
 use super::named::Waiting;
 use super::shape::{self, LimitView};
-use crate::limit::{Cost, Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
+use crate::limit::{Cost, Key, KeyState, Limited, Limits, Rate, Space, Timestamp};
 use crate::policy::{self, PolicySet, Template, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, Sidecar, siblings, waiting};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError, Usage};
 
-/// So many rows of other sidecars are looked at for one answer.
+/// So many rows of jobs that run are looked at for one answer.
 const ROWS: usize = 2_048;
 
 /// What one answer goes by.
 pub(in crate::proxy) struct KeyFacts {
     policies: Arc<PolicySet>,
-    /// What is out with workers of other sidecars.
-    others: Vec<Row>,
+    /// What is out with workers; of a sidecar that is alone, nothing.
+    pub(in crate::proxy) rows: Vec<Row>,
     /// How many single jobs are known to wait in the backend.
     pending: Waiting,
     /// With whose credentials the backend is asked.
@@ -36,7 +36,7 @@ impl KeyFacts {
     pub(in crate::proxy) fn here(sidecar: &Sidecar) -> KeyFacts {
         KeyFacts {
             policies: Arc::clone(&sidecar.live().policies),
-            others: Vec::new(),
+            rows: Vec::new(),
             pending: sidecar.control.named.pending(),
             scope: sidecar.scopes.of(&http::HeaderMap::new()),
         }
@@ -59,11 +59,10 @@ impl KeyFacts {
         (self.policies.named_by(key).or_else(named)).unwrap_or_default()
     }
 
-    /// What a start of this key costs, by the policy that has it.
-    fn cost_of(&self, sidecar: &Sidecar, key: &Key) -> Cost {
-        let name = self.policy_of(sidecar, key);
+    /// What a start of a key costs, by the policy that has it.
+    fn cost_of(&self, name: &Arc<str>) -> Cost {
         let mut policies = self.policies.policies().iter();
-        let policy = policies.find(|policy| policy.name == name);
+        let policy = policies.find(|policy| policy.name == *name);
         policy.map_or(Cost::ONE, |policy| policy.prices.cost())
     }
 
@@ -78,7 +77,8 @@ impl KeyFacts {
 
     /// The limits of the rows of others.
     fn of_others(&self) -> impl Iterator<Item = &Limited> {
-        let limited = self.others.iter().flat_map(|row| &*row.claimed.limited);
+        let others = self.rows.iter().filter(|row| !row.ours);
+        let limited = others.flat_map(|row| &*row.claimed.limited);
         limited.filter(|one| one.space == Space::Job)
     }
 }
@@ -226,16 +226,13 @@ async fn key_view(
     if !is_known && set.is_none() {
         return None;
     }
+    let policy = facts.policy_of(sidecar, key);
     let limited = Limited {
-        space: Space::Job,
-        key: key.clone(),
-        limits,
-        on_limit: OnLimit::Wait,
-        policy: facts.policy_of(sidecar, key),
-        cost: facts.cost_of(sidecar, key),
-        share: None,
+        cost: facts.cost_of(&policy),
+        ..Limited::new(Space::Job, key.clone(), limits, policy)
     };
-    let mut view = view(sidecar, &limited, (state, now), facts).await;
+    let mut view = view(sidecar, limited, (state, now), facts).await;
+    view.limited.cost = Cost::ONE;
     // A store that is lost may know more.
     view.hint = (!is_known && view.lost.is_none()).then_some(shape::ONLY_SET);
     Some(view)
@@ -244,24 +241,36 @@ async fn key_view(
 /// A job key as it is shown under these limits, in which what is set over HTTP is laid over the rest.
 pub(in crate::proxy) async fn view(
     sidecar: &Sidecar,
-    limited: &Limited,
-    (state, now): (KeyState, Timestamp),
+    limited: Limited,
+    known: (KeyState, Timestamp),
     facts: &KeyFacts,
 ) -> LimitView {
     let key = &limited.key;
     LimitView {
-        lost: free_slots(sidecar, limited).await,
-        what: "key",
-        name: key.as_str().to_owned(),
-        limits: limited.limits.clone(),
+        waiting: waiting::of_key(sidecar, key, &facts.policies, &facts.pending),
+        calls: sidecar.calling.of_key(key),
+        ..alone(sidecar, limited, known).await
+    }
+}
+
+/// A key or a queue under these limits, as the store knows it, without what waits for it.
+async fn alone(
+    sidecar: &Sidecar,
+    limited: Limited,
+    (state, now): (KeyState, Timestamp),
+) -> LimitView {
+    LimitView {
+        lost: free_slots(sidecar, &limited).await,
+        name: limited.key.as_str().to_owned(),
         usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
         unit: shape::unit(&limited.cost),
         state,
-        waiting: waiting::of_key(sidecar, key, &facts.policies, &facts.pending),
-        calls: sidecar.calling.of_key(key),
-        set: sidecar.store.overrides().get(Space::Job, key, now),
+        waiting: 0,
+        calls: (0, 0),
+        set: (sidecar.store.overrides()).get(limited.space, &limited.key, now),
         hint: None,
         now,
+        limited,
     }
 }
 
@@ -306,28 +315,17 @@ async fn queue_view(
         .as_ref()
         .is_some_and(|set| is_beyond(&set.limits, &limits));
     let limited = Limited {
-        space: Space::Queue,
-        key: policy::queue_key(queue),
-        limits,
-        on_limit: OnLimit::Wait,
-        policy: Arc::from("queue"),
         cost,
-        share: None,
+        ..policy::of_queue(queue, limits)
     };
-    Some(LimitView {
-        lost: free_slots(sidecar, &limited).await,
-        what: "queue",
+    let mut view = LimitView {
         name: queue.to_owned(),
-        usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
-        unit: shape::unit(&limited.cost),
-        state,
-        limits: limited.limits,
         waiting: waiting::of_queue(sidecar, queue),
-        calls: (0, 0),
-        set,
         hint: in_vain.then_some(shape::FILE_IS_STRICTER),
-        now,
-    })
+        ..alone(sidecar, limited, (state, now)).await
+    };
+    view.limited.cost = Cost::ONE;
+    Some(view)
 }
 
 /// Whether something of what was set is looser than what stands.
@@ -343,23 +341,25 @@ fn is_beyond(set: &Limits, stands: &Limits) -> bool {
     slots || spaced || set.rates.iter().any(is_less)
 }
 
+/// The rows of jobs that run.
+pub(in crate::proxy) async fn rows_out(sidecar: &Sidecar) -> Result<Vec<Row>, StoreError> {
+    sidecar.store.rows(RowsOf::Out { max: ROWS }).await
+}
+
 pub(in crate::proxy) async fn known_of_keys(
     proxy: &Proxy,
     parts: &Parts,
 ) -> Result<KeyFacts, StoreError> {
     let sidecar = &proxy.sidecar;
-    let others = match sidecar.store.is_alone() {
+    let rows = match sidecar.store.is_alone() {
         true => Vec::new(),
-        false => {
-            let out = sidecar.store.rows(RowsOf::Out { max: ROWS }).await?;
-            out.into_iter().filter(|row| !row.ours).collect()
-        }
+        false => rows_out(sidecar).await?,
     };
-    let claimed = others.iter().map(|row| &*row.claimed.job);
-    sidecar.control.named.left(claimed);
+    let others = rows.iter().filter(|row| !row.ours);
+    (sidecar.control.named).left(others.map(|row| &*row.claimed.job));
     Ok(KeyFacts {
         policies: Arc::clone(&sidecar.live().policies),
-        others,
+        rows,
         pending: sidecar.control.named.pending(),
         scope: sidecar.scopes.of(&parts.headers),
     })

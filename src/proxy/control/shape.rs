@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::duration;
 use crate::json::quote;
 use crate::limit::{
-    Cost, KeyState, Limits, Measure, Rate, Refusal, Throttle, Timestamp, WindowKind,
+    Cost, KeyState, Limited, Limits, Measure, Rate, Refusal, Space, Throttle, Timestamp, WindowKind,
 };
 use crate::policy::numbers;
 use crate::store::{Override, Usage};
@@ -21,12 +21,10 @@ pub(super) const FILE_IS_STRICTER: &str = "the [[queue]] of the file is stricter
 
 /// What is shown of a key or a queue.
 pub(in crate::proxy) struct LimitView {
-    /// `key` or `queue`.
-    pub(in crate::proxy) what: &'static str,
+    /// The key, with the numbers that stand now, and what one more job pays.
+    pub(in crate::proxy) limited: Limited,
     /// Its name.
     pub(in crate::proxy) name: String,
-    /// The numbers that stand now.
-    pub(in crate::proxy) limits: Limits,
     /// What is used of them.
     pub(in crate::proxy) usage: Usage,
     /// What the limits count.
@@ -54,21 +52,25 @@ impl LimitView {
     pub(in crate::proxy) fn to_json(&self) -> String {
         let active = self.usage.active;
         let (name, unit) = (quote(&self.name), self.unit);
-        let mut text = format!(r#"{{"{}":{name},"unit":"{unit}""#, self.what);
+        let what = match self.limited.space {
+            Space::Job => "key",
+            Space::Queue => "queue",
+        };
+        let mut text = format!(r#"{{"{what}":{name},"unit":"{unit}""#);
         let available = self.available();
-        if let Some((limit, available)) = self.limits.concurrency.zip(available) {
+        if let Some((limit, available)) = self.limited.limits.concurrency.zip(available) {
             text += &format!(
                 r#","concurrency":{{"limit":{limit},"active":{active},"available":{available}}}"#
             );
         }
-        for (nth, rate) in self.limits.rates.iter().enumerate() {
+        for (nth, rate) in self.limited.limits.rates.iter().enumerate() {
             // The text has one window a key; more are told beside it.
             text += &match nth {
                 0 => format!(r#","rate":{}"#, self.window(nth, rate)),
                 _ => format!(r#","rate_{}":{}"#, nth + 1, self.window(nth, rate)),
             };
         }
-        if let Some(throttle) = self.limits.throttle {
+        if let Some(throttle) = self.limited.limits.throttle {
             text += &format!(
                 r#","throttle":{{{},"next_allowed_at":"{}"}}"#,
                 throttle_members(&throttle),
@@ -90,7 +92,7 @@ impl LimitView {
         if let Some(available) = available {
             text += &format!(r#","available":{available}"#);
         }
-        text += &format!(r#","waiting":{waiting}{}"#, flat(&self.limits));
+        text += &format!(r#","waiting":{waiting}{}"#, flat(&self.limited.limits));
         if self.calls != (0, 0) {
             let (out, waiting) = self.calls;
             text += &format!(r#","calls":{{"out":{out},"waiting":{waiting}}}"#);
@@ -109,7 +111,7 @@ impl LimitView {
 
     /// Why this job does not start now if it pays so much; of several limits, the one that lets go last.
     pub(in crate::proxy) fn refused(&self, job: &str, pays: u32) -> Option<Refusal> {
-        let asked = (self.state).ask_for(job, &self.limits, (pays, u64::MAX), self.now);
+        let asked = (self.state).ask_for(job, &self.limited.limits, (pays, u64::MAX), self.now);
         asked.err()
     }
 
@@ -132,7 +134,7 @@ impl LimitView {
     }
 
     fn available(&self) -> Option<u32> {
-        let limit = self.limits.concurrency?;
+        let limit = self.limited.limits.concurrency?;
         let free = limit.saturating_sub(self.usage.active);
         Some(self.lost.map_or(free, |lost| lost.min(free)))
     }
@@ -140,7 +142,7 @@ impl LimitView {
     /// The key as the OJS command line lists it: `concurrency` is a number there.
     fn in_one_line(&self) -> String {
         let mut text = format!("{{\"key\":{}", quote(&self.name));
-        if let Some((limit, available)) = self.limits.concurrency.zip(self.available()) {
+        if let Some((limit, available)) = self.limited.limits.concurrency.zip(self.available()) {
             text += &format!(r#","concurrency":{limit},"available":{available}"#);
         }
         text + &format!(r#","active":{}}}"#, self.usage.active)
@@ -270,7 +272,7 @@ pub(in crate::proxy) fn rfc3339(at: Timestamp) -> String {
 mod tests {
     use super::*;
 
-    use crate::limit::EARLY;
+    use crate::limit::{EARLY, Key};
 
     fn seconds(n: f64) -> Timestamp {
         Timestamp((n * 1e6) as u64)
@@ -295,9 +297,8 @@ mod tests {
             }),
         };
         LimitView {
-            what: "key",
+            limited: Limited::new(Space::Job, Key::new("k").unwrap(), limits, "p".into()),
             name: "k".into(),
-            limits,
             usage: Usage::default(),
             unit: "cost",
             state: KeyState::default(),
@@ -312,7 +313,7 @@ mod tests {
 
     /// Starts a job of cost 1, and goes on by some seconds.
     fn start(view: &mut LimitView, on: f64) {
-        let limits = std::iter::once(&view.limits);
+        let limits = std::iter::once(&view.limited.limits);
         view.state.take(limits, 1, view.now, view.now);
         view.now = view.now.plus(seconds(on).0);
     }

@@ -433,13 +433,8 @@ impl WayOut {
                 .iter()
                 .filter(of_call)
                 .map(|(policy, limits, _)| Limited {
-                    space: Space::Job,
-                    key: key.clone(),
-                    limits: limits.clone(),
-                    on_limit: OnLimit::Wait,
-                    policy: Arc::clone(policy),
                     cost: entry.cost.clone(),
-                    share: None,
+                    ..Limited::new(Space::Job, key.clone(), limits.clone(), Arc::clone(policy))
                 })
         });
         all.collect()

@@ -214,7 +214,7 @@ impl Fetch {
                 // where these see an empty queue.
                 hint.limited |= section.closed().is_some()
                     || sidecar.hold.holds(lane)
-                    || (!is_full && sidecar.hold.holds_of(&lane.queue));
+                    || (!is_full && sidecar.hold.of_queue(&lane.queue).0 > 0);
                 let closed = section.closed();
                 let of_queue = closed.and_then(|cap| cap.by.clone());
                 hint.by = hint.by.or(by).or(of_queue);

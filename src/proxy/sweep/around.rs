@@ -99,7 +99,7 @@ impl WarnedAt {
 }
 
 fn tell_unshared(sidecar: &Sidecar, found: &BTreeSet<Box<str>>, warned: &mut WarnedAt) {
-    sidecar.metrics.unshared(found.len());
+    (sidecar.metrics).set("ojs_throttle_unshared_sidecars", &[], found.len());
     let unshared = &sidecar.keeper.unshared;
     unshared.store(found.len(), Ordering::Relaxed);
     if !found.is_empty() && warned.note_due() {
@@ -114,7 +114,7 @@ fn tell_unshared(sidecar: &Sidecar, found: &BTreeSet<Box<str>>, warned: &mut War
 
 fn tell_workers(sidecar: &Sidecar, found: &WorkersByQueue, warned: &mut WarnedAt) {
     let workers: BTreeSet<&Arc<str>> = found.values().flatten().collect();
-    sidecar.metrics.workers_around(workers.len());
+    (sidecar.metrics).set("ojs_throttle_workers_around", &[], workers.len());
     let listed = |names: Vec<&Arc<str>>| {
         let named = names.iter().take(NAMED).map(|name| quoted(name));
         let others = (names.len() > NAMED).then(|| "others".to_owned());
@@ -233,7 +233,7 @@ impl UnusedEntries {
         let is_due = self.since.elapsed() >= UNMATCHED_FOR;
         let unmatched = live.policies.unmatched().filter(|_| is_due);
         let unmatched: Vec<&str> = unmatched.map(|policy| &*policy.name).collect();
-        sidecar.metrics.unmatched_policies(unmatched.len());
+        (sidecar.metrics).set("ojs_throttle_unmatched_policies", &[], unmatched.len());
         if !unmatched.is_empty() && !std::mem::replace(&mut self.is_told, true) {
             tracing::warn!(
                 id = %"policies_unmatched",

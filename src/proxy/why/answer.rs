@@ -127,14 +127,10 @@ pub(super) fn out(row: &Row, since: Timestamp, due: Due) -> JobPlace {
 /// A limit as it is shown: its numbers as `GET /ojs/v1/rate-limits/KEY` shows them, and which of these rows, those
 /// of the jobs that have its slots.
 pub(super) fn limit_facts<'a>(
-    Applied {
-        limited,
-        view,
-        cause,
-        ..
-    }: &Applied,
+    Applied { view, cause, .. }: &Applied,
     rows: impl Iterator<Item = &'a Row>,
 ) -> Value {
+    let limited = &view.limited;
     let slots = rows.take(SHOWN).map(|row| {
         json!({
             "job": row.claimed.job,

@@ -165,7 +165,6 @@ causes! {
 #[derive(Clone, Debug)]
 pub(in crate::proxy) struct Cause {
     pub(super) kind: &'static CauseKind,
-    name: &'static str,
     why: String,
     advice: String,
     /// When it lets go, as far as time goes; `None`: nobody knows.
@@ -177,7 +176,6 @@ impl Cause {
     pub(super) fn new(kind: &'static CauseKind, known: &[(&str, &dyn Display)]) -> Cause {
         Cause {
             kind,
-            name: kind.name,
             why: filled(kind.says, known),
             advice: filled(kind.advice, known),
             until: None,
@@ -219,13 +217,13 @@ impl Cause {
 
     /// Its short name.
     pub(in crate::proxy) fn name(&self) -> &'static str {
-        self.name
+        self.kind.name
     }
 
     /// As JSON has it.
     pub(super) fn to_json(&self) -> Value {
         json!({
-            "name": self.name,
+            "name": self.name(),
             "why": self.why,
             "do": self.advice,
             "next_start": self.until.map(rfc3339),

@@ -73,10 +73,10 @@ pub(in crate::proxy) fn stops_all(cause: &Cause) -> bool {
 /// Why a limit lets this job not start, or the next one; and its refusal, where the limit itself refuses.
 pub(in crate::proxy) async fn of_limit(
     sidecar: &Sidecar,
-    limited: &Limited,
     view: &LimitView,
     job: &str,
 ) -> (Option<Refusal>, Option<Cause>) {
+    let limited = &view.limited;
     let lost = sidecar.store.lost_mode(limited);
     let by_mode = match &lost {
         None | Some(LostMode::As(OnStoreError::Share)) => None,
@@ -86,7 +86,7 @@ pub(in crate::proxy) async fn of_limit(
     };
     let what = named(limited.space, &view.name);
     let of_store = |kind| {
-        let part = store_part(sidecar, limited, view);
+        let part = store_part(sidecar, view);
         let error = store_error(sidecar);
         Cause::new(kind, &[("what", &what), ("part", &part), ("error", &error)])
     };
@@ -99,7 +99,7 @@ pub(in crate::proxy) async fn of_limit(
         limited.cost.pays.get()
     };
     if let Some(refusal) = view.refused(job, pays) {
-        let cause = of_refusal(limited, view, &refusal);
+        let cause = of_refusal(view, &refusal);
         return (Some(refusal), Some(cause));
     }
     if lost.is_none() {
@@ -122,7 +122,8 @@ fn store_error(sidecar: &Sidecar) -> String {
 }
 
 /// How much of a limit is this sidecar's while the store does not answer.
-fn store_part(sidecar: &Sidecar, limited: &Limited, view: &LimitView) -> String {
+fn store_part(sidecar: &Sidecar, view: &LimitView) -> String {
+    let limited = &view.limited;
     let Some((part, parts)) = sidecar.store.part_of(limited) else {
         return String::new();
     };
@@ -135,8 +136,9 @@ fn store_part(sidecar: &Sidecar, limited: &Limited, view: &LimitView) -> String 
 }
 
 /// What a limit that refuses has used up, and what helps.
-fn of_refusal(limited: &Limited, view: &LimitView, refusal: &Refusal) -> Cause {
-    let slots = view.limits.concurrency.unwrap_or(0);
+fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
+    let limited = &view.limited;
+    let slots = limited.limits.concurrency.unwrap_or(0);
     let set = view.set.as_deref().filter(|set| is_binding(set, refusal));
     let kind = match refusal.strategy {
         Strategy::Concurrency if slots == 0 && set.is_some() => &causes::PAUSED,
@@ -237,7 +239,8 @@ pub(in crate::proxy) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
     found.extend(out_of_reach(sidecar, queue));
     let name = quoted(queue);
     let waits = !is_empty(sidecar, queue);
-    let silence = sidecar.hold.asked_for(queue);
+    let lanes = sidecar.hold.by_credentials(queue);
+    let silence = lanes.iter().map(|(_, asked)| *asked).min();
     if waits && fetches_are_seen(sidecar, queue) && silence.is_none_or(|since| since >= SILENT) {
         let lately = match silence {
             Some(since) => format!(" for {} s", since.as_secs()),
@@ -246,7 +249,7 @@ pub(in crate::proxy) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
         let known: [(&str, &dyn Display); 2] = [("queue", &name), ("lately", &lately)];
         found.push(Cause::new(&causes::NOBODY_ASKS, &known));
     }
-    for (jobs, fetched) in sidecar.hold.waiting_by_credentials(queue) {
+    for (jobs, fetched) in lanes {
         if fetched >= SILENT && jobs > 0 {
             let seconds = fetched.as_secs();
             let known: [(&str, &dyn Display); 2] = [("jobs", &jobs), ("seconds", &seconds)];
@@ -296,7 +299,7 @@ fn is_empty(sidecar: &Sidecar, queue: &str) -> bool {
     sidecar.fetching.backlogs.available(queue) == Some(0)
         && sidecar.subqueues.waiting(queue).available == 0
         && sidecar.subqueues.untold(queue) == 0
-        && !sidecar.hold.holds_of(queue)
+        && sidecar.hold.of_queue(queue).0 == 0
 }
 
 /// Whether FETCHes of the queue are looked at. Those of a queue without limits pass unread.

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::causes::{self, Cause, named, quoted};
-use crate::limit::{Limited, Refusal, Strategy};
+use crate::limit::{Refusal, Strategy};
 use crate::proxy::Sidecar;
 use crate::proxy::control::shape::LimitView;
 use crate::store::Row;
@@ -45,10 +45,10 @@ impl Hung {
     /// Looks at the jobs that have a slot of a key. `None`: none of them runs longer than may be.
     pub(in crate::proxy) fn among(
         sidecar: &Sidecar,
-        limited: &Limited,
         view: &LimitView,
         rows: &[Row],
     ) -> Option<Hung> {
+        let limited = &view.limited;
         let mut runs = sidecar.settle.runs.of(limited.space, &limited.key);
         runs.sort_unstable();
         let mut hung = Hung {

@@ -10,7 +10,7 @@ use super::rules::Policies;
 use super::state::Ahead;
 use crate::guard::Guard;
 use crate::{Answer, KnownRow, Ledger, LedgerExt, Room, Wish};
-use ojs_limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
+use ojs_limit::{Key, Limited, Limits, Space, Timestamp};
 
 /// A clock that is further off than this, in microseconds, leaves too little of a turn.
 const MOST_DOUBT: u64 = 2_000;
@@ -95,15 +95,7 @@ impl ReservedStore {
 
 /// A key as it is named to the store.
 fn limited(key: &Key, limits: &Limits) -> Limited {
-    Limited {
-        space: Space::Job,
-        key: key.clone(),
-        limits: limits.clone(),
-        on_limit: OnLimit::Wait,
-        policy: Arc::from(""),
-        cost: Default::default(),
-        share: None,
-    }
+    Limited::new(Space::Job, key.clone(), limits.clone(), Arc::from(""))
 }
 
 impl ReservedStore {

@@ -22,6 +22,8 @@ use ojs_limit::Timestamp;
 pub const MOST_BEHIND: usize = 1024;
 /// The most subscribers at once.
 pub const SUBSCRIBERS: usize = 1024;
+/// The gauge of them.
+const SUBSCRIBED: &str = "ojs_throttle_event_subscribers";
 
 /// The ring of one sidecar. Cheap to clone.
 #[derive(Clone)]
@@ -122,7 +124,7 @@ impl Events {
     pub fn subscribe(&self, filter: Filter) -> Option<Subscription> {
         let inner = &self.0;
         let before = inner.subscribers.fetch_add(1, Ordering::Relaxed);
-        inner.metrics.subscribers(before + 1);
+        inner.metrics.set(SUBSCRIBED, &[], before + 1);
         // From here on, dropping the subscription undoes the counting.
         let subscription = Subscription {
             ring: inner.ring.subscribe(),
@@ -224,6 +226,6 @@ impl Drop for Subscription {
         let lost = self.ring.len().saturating_sub(MOST_BEHIND);
         inner.metrics.events_lost(lost as u64);
         let before = inner.subscribers.fetch_sub(1, Ordering::Relaxed);
-        inner.metrics.subscribers(before.saturating_sub(1));
+        (inner.metrics).set(SUBSCRIBED, &[], before.saturating_sub(1));
     }
 }

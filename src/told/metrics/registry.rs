@@ -33,19 +33,6 @@ const QUEUES: usize = 1_000;
 /// The label of all keys past the cap.
 const OTHER: &str = "_other";
 
-/// The figures of the store that the metrics show.
-#[derive(Clone, Copy, Debug)]
-pub struct StoreFigures {
-    /// Whether it does not answer.
-    pub is_lost: bool,
-    /// How many other sidecars share it.
-    pub siblings: usize,
-    /// How often it came back with other data than before.
-    pub times_wiped: u64,
-    /// How often it has failed.
-    pub times_failed: u64,
-}
-
 /// All series of one sidecar. Cheap to clone.
 #[derive(Clone)]
 pub struct Metrics(Arc<AllSeries>);
@@ -192,10 +179,10 @@ impl Metrics {
         gauge(&inner.recorder, "ojs_throttle_build_info", vec![version]).set(1.0);
         let metrics = Metrics(Arc::new(inner));
         for name in GAUGES_FROM_THE_START {
-            metrics.set(name, 0);
+            metrics.set(name, &[], 0);
         }
         for name in COUNTERS_FROM_THE_START {
-            metrics.counter(name).increment(0);
+            counter(&metrics.0.recorder, name, vec![]).increment(0);
         }
         for what in Counted::ALL {
             metrics.counter_of(*what).increment(0);
@@ -230,14 +217,14 @@ impl Metrics {
         }
     }
 
-    /// Sets a gauge without labels.
-    fn set(&self, name: &'static str, value: usize) {
-        gauge(&self.0.recorder, name, vec![]).set(value as f64);
+    /// Sets a gauge to what was read.
+    pub fn set(&self, name: &'static str, labels: &[(&'static str, &str)], value: usize) {
+        gauge(&self.0.recorder, name, owned(labels)).set(value as f64);
     }
 
-    /// A counter without labels.
-    fn counter(&self, name: &'static str) -> Counter {
-        counter(&self.0.recorder, name, vec![])
+    /// Sets a counter to what was counted elsewhere since the start.
+    pub fn count_to(&self, name: &'static str, labels: &[(&'static str, &str)], ever: u64) {
+        counter(&self.0.recorder, name, owned(labels)).absolute(ever);
     }
 
     /// Counts one more.
@@ -344,7 +331,7 @@ impl Metrics {
 
     /// Sets all jobs that are out to zero, because all usage was forgotten.
     pub fn clear(&self) {
-        self.slots(0);
+        self.set("ojs_throttle_slots", &[], 0);
         self.0.activity.clear();
         let keys = self.keys();
         let all = keys.own.values().chain(&keys.other);
@@ -383,17 +370,6 @@ impl Metrics {
         self.0.keys.lock()
     }
 
-    /// Sets how many limited calls are out, and how many wait.
-    pub fn of_calls(&self, out: usize, waiting: usize) {
-        self.set("ojs_throttle_calls_out", out);
-        self.set("ojs_throttle_calls_waiting", waiting);
-    }
-
-    /// Sets how many limited jobs are out.
-    pub fn slots(&self, jobs: usize) {
-        self.set("ojs_throttle_slots", jobs);
-    }
-
     /// Counts a refused job: by the limit that refused it, and by the action that a policy takes.
     pub fn refused(&self, kind: StartKind, by: &Limited, policy: &Arc<str>, action: OnLimit) {
         self.0.activity.refused(by);
@@ -421,18 +397,6 @@ impl Metrics {
         let labels = vec![Label::new("policy", policy.to_owned())];
         let series = histogram(&self.0.recorder, "ojs_throttle_shadow_wait_seconds", labels);
         series.record(waited.as_secs_f64());
-    }
-
-    /// Sets what a policy would have done so far, by verdict, and how many jobs would wait now.
-    pub fn shadow(&self, policy: &str, verdicts: &[(&'static str, u64)], waiting: usize) {
-        let label = || Label::new("policy", policy.to_owned());
-        for (verdict, jobs) in verdicts {
-            let labels = vec![label(), Label::new("verdict", *verdict)];
-            let series = counter(&self.0.recorder, "ojs_throttle_shadow_jobs_total", labels);
-            series.absolute(*jobs);
-        }
-        let name = "ojs_throttle_shadow_waiting";
-        gauge(&self.0.recorder, name, vec![label()]).set(waiting as f64);
     }
 
     /// Counts an enqueue that a bound would have refused.
@@ -483,11 +447,6 @@ impl Metrics {
         let gauges = files.map(|(setting, seconds)| (vec![("setting", setting)], seconds as f64));
         *self.0.certificates.lock() =
             part_of_page("ojs_throttle_tls_certificate_expiry_seconds", gauges);
-    }
-
-    /// Sets how many enqueues wait for room.
-    pub fn blocked(&self, enqueues: usize) {
-        self.set("ojs_throttle_blocked_enqueues", enqueues);
     }
 
     fn of_queue(&self, name: &'static str, queue: &str, n: u64) {
@@ -567,8 +526,8 @@ impl Metrics {
     }
 
     fn config_looked_at(&self, in_force: usize, result: Option<&'static str>) {
-        self.set("ojs_throttle_config_last_reload_successful", in_force);
-        self.set("ojs_throttle_config_file_matches", in_force);
+        self.set("ojs_throttle_config_last_reload_successful", &[], in_force);
+        self.set("ojs_throttle_config_file_matches", &[], in_force);
         if let Some(result) = result {
             let labels = vec![Label::new("result", result)];
             let name = "ojs_throttle_config_reloads_total";
@@ -582,11 +541,6 @@ impl Metrics {
         gauge(&self.0.recorder, name, vec![]).set(micros as f64 / 1e6);
     }
 
-    /// Sets how many event streams are open.
-    pub fn subscribers(&self, open: usize) {
-        self.set("ojs_throttle_event_subscribers", open);
-    }
-
     /// Counts an event that was put into a stream.
     pub fn event_sent(&self) {
         self.0.events_sent.increment(1);
@@ -594,67 +548,8 @@ impl Metrics {
 
     /// Counts events that a slow subscriber lost.
     pub fn events_lost(&self, events: u64) {
-        self.counter("ojs_throttle_events_lost_total")
-            .increment(events);
-    }
-
-    /// Sets what is known of the store.
-    pub fn store(&self, store: &StoreFigures) {
-        self.set("ojs_throttle_store_up", (!store.is_lost).into());
-        self.set("ojs_throttle_siblings", store.siblings);
-        self.counter("ojs_throttle_store_wiped_total")
-            .absolute(store.times_wiped);
-        self.counter("ojs_throttle_store_errors_total")
-            .absolute(store.times_failed);
-    }
-
-    /// Sets how many other sidecars limit the same jobs with a store of their own.
-    pub fn unshared(&self, sidecars: usize) {
-        self.set("ojs_throttle_unshared_sidecars", sidecars);
-    }
-
-    /// Sets how many workers get limited jobs around the sidecars.
-    pub fn workers_around(&self, workers: usize) {
-        self.set("ojs_throttle_workers_around", workers);
-    }
-
-    /// Sets how many policies no job has matched.
-    pub fn unmatched_policies(&self, policies: usize) {
-        self.set("ojs_throttle_unmatched_policies", policies);
-    }
-
-    /// Sets how many start times the store has granted ahead, and how many of them nobody used.
-    pub fn turns(&self, granted: u64, unused: u64) {
-        self.counter("ojs_throttle_reserved_turns_total")
-            .absolute(granted);
-        self.counter("ojs_throttle_reserved_turns_unused_total")
-            .absolute(unused);
-    }
-
-    /// Sets the listeners' connections, and their requests without a reply.
-    pub fn load(&self, connections: usize, ordinary: usize, urgent: usize) {
-        self.set("ojs_throttle_connections", connections);
-        for (kind, requests) in [("ordinary", ordinary), ("urgent", urgent)] {
-            let labels = vec![Label::new("kind", kind)];
-            gauge(&self.0.recorder, "ojs_throttle_requests_in_flight", labels).set(requests as f64);
-        }
-    }
-
-    /// Notes that the backend answers.
-    pub fn backend_is_up(&self) {
-        self.set("ojs_throttle_backend_up", 1);
-    }
-
-    /// Notes that the backend does not answer.
-    pub fn backend_is_away(&self) {
-        self.set("ojs_throttle_backend_up", 0);
-    }
-
-    /// Notes whether the service of a way out answers.
-    pub fn service(&self, egress: &str, is_away: bool) {
-        let labels = vec![Label::new("egress", egress.to_owned())];
-        let up = if is_away { 0.0 } else { 1.0 };
-        gauge(&self.0.recorder, "ojs_throttle_service_up", labels).set(up);
+        let name = "ojs_throttle_events_lost_total";
+        counter(&self.0.recorder, name, vec![]).increment(events);
     }
 
     /// Counts an error reply of our own; `code` is that of its envelope.
@@ -664,12 +559,6 @@ impl Metrics {
             Label::new("code", code),
         ];
         counter(&self.0.recorder, "ojs_throttle_responses_total", labels).increment(1);
-    }
-
-    /// Sets how many limits were set over HTTP, and how many of them pause a key.
-    pub fn overrides(&self, set: usize, pauses: usize) {
-        self.set("ojs_throttle_overrides_active", set);
-        self.set("ojs_throttle_paused_keys", pauses);
     }
 
     /// Sets the limits of the config that are in force, by their labels; others lose their series. Those of starts have
@@ -689,31 +578,11 @@ impl Metrics {
         *self.0.limits.lock() = slots + &starts;
     }
 
-    /// Sets the gauges of the hold; `waiting` says how many wait for each key.
-    pub fn hold(
-        &self,
-        jobs: usize,
-        bytes: usize,
-        capacity: usize,
-        waiting: &dyn Fn(Space, &limit::Key) -> u64,
-    ) {
-        self.set("ojs_throttle_held_jobs", jobs);
-        self.set("ojs_throttle_held_bytes", bytes);
-        self.set("ojs_throttle_hold_capacity", capacity);
+    /// Sets how many jobs wait of each key with a series of its own.
+    pub fn waiting(&self, waiting: &dyn Fn(Space, &limit::Key) -> u64) {
         for ((space, key), series) in &self.keys().own {
             series.waiting.set(waiting(*space, key) as f64);
         }
-    }
-
-    /// So many queues have a lookahead that is full.
-    pub fn lookahead_full(&self, queues: usize) {
-        self.set("ojs_throttle_lookahead_full_queues", queues);
-    }
-
-    /// So many subqueues are shared, and so many have jobs out of reach.
-    pub fn subqueues(&self, shared: usize, out_of_reach: usize) {
-        self.set("ojs_throttle_subqueues_shared", shared);
-        self.set("ojs_throttle_subqueues_out_of_reach", out_of_reach);
     }
 
     fn policy(&self, kind: StartKind, name: &Arc<str>) -> Arc<PolicySeries> {
@@ -766,6 +635,13 @@ impl Metrics {
             wait: histogram(recorder, "ojs_rate_limit_wait_duration_seconds", label()),
         }
     }
+}
+
+fn owned(labels: &[(&'static str, &str)]) -> Vec<Label> {
+    let labels = labels.iter();
+    labels
+        .map(|(name, value)| Label::new(*name, (*value).to_owned()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -876,7 +752,7 @@ mod tests {
         metrics.exceeded(&queue, Strategy::Rate);
         metrics.active(&(Space::Job, queue.key.clone()), 1);
         metrics.active(&(Space::Queue, queue.key.clone()), 2);
-        metrics.hold(1, 1, 1, &|space, _| match space {
+        metrics.waiting(&|space, _| match space {
             Space::Job => 3,
             Space::Queue => 4,
         });
