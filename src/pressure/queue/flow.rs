@@ -61,7 +61,7 @@ impl BoundedQueue {
 
     /// Tells those who wait until no enqueue is on its way, if none is.
     fn tell_settled(&mut self) {
-        if self.estimate.in_flight() == 0 {
+        if self.estimate.in_flight == 0 {
             self.looks.stuck = false;
             self.looks.settled.notify_waiters();
         }
@@ -97,7 +97,7 @@ impl BoundedQueue {
     /// Forgets jobs that wait for their time no more.
     pub(in crate::pressure) fn forget_due(&mut self, now: Now) {
         let waiting = self.later.waiting(now.stamp);
-        if !self.estimate.has_stats() {
+        if !self.estimate.has_stats {
             self.later.count = waiting;
         }
     }
@@ -140,13 +140,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::pressure::bounds::UNBOUNDED;
-    use crate::pressure::{Counts, HeldCount};
+    use crate::pressure::{Counts, Given, HeldCount};
 
     #[test]
     fn a_dropped_job_is_taken_away_once() {
         let now = Instant::now();
-        let mut queue = BoundedQueue::new(&"q".into(), Arc::new(UNBOUNDED), &Arc::default(), now);
+        let bounds = Arc::new(Given::default().all_bounds());
+        let mut queue = BoundedQueue::new(&"q".into(), bounds, &Arc::default(), now);
         let counts = Counts {
             available: 10,
             ..Counts::default()
