@@ -98,12 +98,7 @@ impl Given {
 
     /// The bounds that this makes; `None`: it bounds nothing.
     pub fn bounds(&self) -> Option<Bounds> {
-        Some(self.all_bounds()).filter(Bounds::has_own)
-    }
-
-    /// The bounds that this makes, of which there may be none.
-    pub(super) fn all_bounds(&self) -> Bounds {
-        Bounds {
+        let bounds = Bounds {
             max_depth: self.max_depth.filter(|most| *most > 0),
             max_bytes: self.max_bytes.filter(|most| *most > 0),
             strategy: self.strategy.unwrap_or_default(),
@@ -112,7 +107,8 @@ impl Given {
             enqueue_rate: self.enqueue_rate.clone(),
             per_key: self.per_key.clone().filter(|keys| keys.max_depth > 0),
             tenants: false,
-        }
+        };
+        bounds.has_own().then_some(bounds)
     }
 }
 
@@ -145,11 +141,6 @@ impl Bounds {
             || self.max_bytes.is_some()
             || self.enqueue_rate.is_some()
             || self.per_key.is_some()
-    }
-
-    /// Whether nothing is bounded: the queue had bounds, or they are only tried.
-    pub(super) fn is_nothing(&self) -> bool {
-        !self.has_own() && !self.tenants
     }
 
     /// Whether anything here is about how much waits, so that the depth must be known.
@@ -190,7 +181,7 @@ impl FileBounds {
 }
 
 /// The bounds of every queue as they are now. Immutable: a change makes another.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct BoundsTable {
     file: Arc<FileBounds>,
     set: HashMap<Arc<str>, Given>,
@@ -202,8 +193,8 @@ pub(super) struct BoundsTable {
     /// How many jobs of each tenant may wait over all queues, as it was set over HTTP (`limits.max_queue_depth` of the
     /// multi-tenancy text, 8.1, and of the backpressure text, 9.2).
     tenants: HashMap<Arc<str>, u64>,
-    /// What bounds a queue that is not bounded. Where its bounds are only tried, its depth is followed all the same.
-    unbounded: Arc<Bounds>,
+    /// What bounds a queue of which bounds are only tried: nothing, and its depth is followed.
+    unbounded: Option<Arc<Bounds>>,
     any: bool,
 }
 
@@ -213,20 +204,18 @@ impl BoundsTable {
         set: HashMap<Arc<str>, Given>,
         tenants: HashMap<Arc<str>, u64>,
     ) -> BoundsTable {
-        let of_file = file.tenants.iter().map(|(_, most)| most);
-        let has_tenants = of_file.chain(tenants.values()).any(|most| *most > 0);
-        let bounds_of = |given: &Given| {
-            let own = given.bounds();
-            (has_tenants || own.is_some()).then(|| {
-                // What is said of a queue that has no bound of its own says nothing of tenants.
-                let own = own.unwrap_or_else(|| Given::default().all_bounds());
-                Arc::new(Bounds {
-                    tenants: has_tenants,
-                    ..own
-                })
-            })
+        let mut of_tenants = file
+            .tenants
+            .iter()
+            .map(|(_, most)| most)
+            .chain(tenants.values());
+        let bounded = of_tenants.any(|most| *most > 0);
+        let bounds_of = |given: &Given| match (given.bounds(), bounded) {
+            (Some(bounds), tenants) => Some(Arc::new(Bounds { tenants, ..bounds })),
+            (None, true) => Some(Arc::new(ONLY_TENANTS)),
+            (None, false) => None,
         };
-        let mut exact = hashbrown::HashMap::new();
+        let mut exact: hashbrown::HashMap<Arc<str>, Option<Arc<Bounds>>> = Default::default();
         let mut globs = Vec::new();
         for (name, given) in &file.entries {
             let bounds = bounds_of(given);
@@ -241,7 +230,8 @@ impl BoundsTable {
         }
         let others = bounds_of(&Given::default());
         let mut all = exact.values().chain(globs.iter().map(|(_, bounds)| bounds));
-        let any = all.any(Option::is_some) || others.is_some() || !file.tried.is_empty();
+        let unbounded = (!file.tried.is_empty()).then(|| Arc::new(UNBOUNDED));
+        let any = all.any(Option::is_some) || others.is_some() || unbounded.is_some();
         BoundsTable {
             file,
             set,
@@ -249,7 +239,7 @@ impl BoundsTable {
             globs,
             others,
             tenants,
-            unbounded: Arc::new(Given::default().all_bounds()),
+            unbounded,
             any,
         }
     }
@@ -268,14 +258,22 @@ impl BoundsTable {
         BoundsTable::new(Arc::clone(&self.file), queues, tenants)
     }
 
-    /// Whether only what was set over HTTP may be another than `before`.
-    pub(super) fn has_file_of(&self, before: &BoundsTable) -> bool {
-        Arc::ptr_eq(&self.file, &before.file)
-    }
-
     /// Whether a queue has bounds under its own name, and not only as one of many.
     pub(super) fn names(&self, queue: &str) -> bool {
         self.exact.get(queue).is_some_and(Option::is_some)
+    }
+
+    /// The queues with other bounds than they had `before`; `None`: any may be among them.
+    pub(super) fn differs(&self, before: &BoundsTable) -> Option<Vec<Arc<str>>> {
+        let is_alike = self.globs == before.globs && self.others == before.others;
+        if !is_alike || self.file.tried != before.file.tried {
+            return None;
+        }
+        let gone = before.exact.keys();
+        let gone = gone.filter(|name| !self.exact.contains_key(*name));
+        let names = self.exact.keys().chain(gone);
+        let others = names.filter(|name| self.of(name) != before.of(name));
+        Some(others.cloned().collect())
     }
 
     /// How many jobs of a tenant may wait; 0 is any number. What was set over HTTP goes before what the file says.
@@ -292,13 +290,9 @@ impl BoundsTable {
 
     /// The bounds of a queue.
     pub(super) fn of(&self, queue: &str) -> Option<&Arc<Bounds>> {
-        let tried = || self.tried(queue).map(|_| &self.unbounded);
+        let tried = self.unbounded.as_ref();
+        let tried = || tried.filter(|_| self.tried(queue).is_some());
         self.enforced(queue).or_else(tried)
-    }
-
-    /// The bounds of a queue, of which there may be none.
-    pub(super) fn all_of(&self, queue: &str) -> &Arc<Bounds> {
-        self.enforced(queue).unwrap_or(&self.unbounded)
     }
 
     fn enforced(&self, queue: &str) -> Option<&Arc<Bounds>> {
@@ -325,6 +319,24 @@ impl BoundsTable {
         }
     }
 }
+
+/// What bounds a queue of which nothing is said but whose its jobs are.
+const ONLY_TENANTS: Bounds = Bounds {
+    max_depth: None,
+    max_bytes: None,
+    strategy: OverflowStrategy::Reject,
+    warning_threshold: WARNING,
+    block_timeout_max: BLOCK_TIMEOUT_MAX,
+    enqueue_rate: None,
+    per_key: None,
+    tenants: true,
+};
+
+/// What bounds a queue that had bounds and has none any more.
+pub(super) const UNBOUNDED: Bounds = Bounds {
+    tenants: false,
+    ..ONLY_TENANTS
+};
 
 /// What was set over HTTP, and where that says nothing, the file's.
 fn laid_over(file: &FileBounds, queue: &str, given: &Given) -> Given {
@@ -382,25 +394,46 @@ mod tests {
         assert_eq!(found(&with, "other"), Some(7));
         let without = with.with_set(HashMap::new(), HashMap::new());
         assert_eq!(found(&without, "bills"), Some(10));
-        let none = BoundsTable::new(Arc::default(), HashMap::new(), HashMap::new());
-        assert!(!none.any() && with.any());
+        assert!(!BoundsTable::default().any() && with.any());
+    }
+
+    #[test]
+    fn it_is_known_which_queues_have_other_bounds() {
+        let plain = table(&[]);
+        let sets: [&[(&str, Given)]; 4] = [
+            &[],
+            &[("billing", depth(20)), ("mail", depth(7))],
+            &[("mail", depth(8)), ("bills", depth(0))],
+            &[("mail", depth(30))],
+        ];
+        let told = sets.map(|set| {
+            let mut names = table(set).differs(&plain).unwrap();
+            names.sort();
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        });
+        assert_eq!(told, [vec![], vec!["mail"], vec!["bills", "mail"], vec![]]);
+        let set = table(sets[2]);
+        let mut gone = plain.differs(&set).unwrap();
+        gone.sort();
+        assert_eq!(gone, [Arc::from("bills"), Arc::from("mail")]);
+        let file = FileBounds::new(vec![(Pattern::new("*"), depth(31))]);
+        assert!(plain.with_file(Arc::new(file)).differs(&plain).is_none());
+        let tenants = HashMap::from([(Arc::from("acme"), 5)]);
+        let bounded = plain.with_set(HashMap::new(), tenants);
+        assert!(bounded.differs(&plain).is_none(), "all count from now on");
+        let tenants = HashMap::from([(Arc::from("acme"), 6)]);
+        let more = plain.with_set(HashMap::new(), tenants);
+        assert_eq!(more.differs(&bounded), Some(Vec::new()));
     }
 
     #[test]
     fn jobs_of_all_queues_count_where_a_tenant_is_bounded() {
-        let block = Given {
-            strategy: Some(OverflowStrategy::Block),
-            ..Given::default()
-        };
-        let entries = [("mail", depth(3)), ("other", block)];
-        let entries = entries.map(|(name, given)| (Pattern::new(name), given));
-        let file = FileBounds::new(entries.into());
+        let file = FileBounds::new(vec![(Pattern::new("mail"), depth(3))]);
         let one = HashMap::from([(Arc::from("acme"), 5)]);
         let table = BoundsTable::new(Arc::new(file), HashMap::new(), one);
         for (queue, most) in [("mail", Some(3)), ("other", None)] {
             let bounds = table.of(queue).unwrap();
             assert_eq!(bounds.max_depth, most);
-            assert_eq!(bounds.strategy, OverflowStrategy::Reject);
             assert!(bounds.tells_apart() && bounds.needs_depth());
         }
         let without = table.with_set(HashMap::new(), HashMap::new());
@@ -421,7 +454,7 @@ mod tests {
         let tenants = table(&file, HashMap::from([("set".into(), 7)]));
         let given = ["acme", "free-x", "other", "set"].map(|name| tenants.tenant(name));
         assert_eq!(given, [Some(50), Some(5), Some(5), Some(7)]);
-        assert!(tenants.any() && !table(&[], HashMap::new()).any());
+        assert!(tenants.any() && !BoundsTable::default().any());
         let unbounded = table(&[entry("*", 0)], HashMap::new());
         assert!(!unbounded.any() && unbounded.tenant("a") == Some(0));
     }

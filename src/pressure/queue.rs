@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::bounds::Bounds;
+use super::bounds::{Bounds, UNBOUNDED};
 use super::drain::Drain;
 use super::edge::QueueEdges;
 use super::estimate::{Estimate, HeldCount, LookState};
@@ -138,7 +138,7 @@ impl BoundedQueue {
     ) -> Option<Level> {
         let last = self.edges.is_above().then(|| self.level(held()));
         self.bounds = Arc::clone(bounds);
-        if bounds.is_nothing() {
+        if **bounds == UNBOUNDED {
             // What comes from now on is not seen.
             self.estimate.doubt_all();
             self.used = now;

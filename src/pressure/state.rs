@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, BoundsTable, FileBounds, Given};
+use super::bounds::{Bounds, BoundsTable, FileBounds, Given, UNBOUNDED};
 use super::estimate::HeldCount;
 use super::groups::GroupCounts;
 use super::hidden::{LaterState, TellsState};
@@ -221,14 +221,16 @@ impl Pressure {
         let mut state = self.state.lock();
         let table = Arc::new(change(&self.table.load()));
         let before = self.table.swap(Arc::clone(&table));
-        let is_same_file = table.has_file_of(&before);
-        let each = state.queues.iter_mut().filter_map(|(name, queue)| {
-            let bounds = table.all_of(name);
-            if is_same_file && queue.bounds == *bounds {
-                return None;
-            }
-            let level = queue.bound_again(bounds, || (self.held)(name), now.at)?;
-            Some((Arc::clone(name), level))
+        let names = match table.differs(&before) {
+            Some(names) => names,
+            None => state.queues.keys().cloned().collect(),
+        };
+        let none = Arc::new(UNBOUNDED);
+        let each = names.into_iter().filter_map(|name| {
+            let queue = state.queues.get_mut(&name)?;
+            let held = || (self.held)(&name);
+            let level = queue.bound_again(table.of(&name).unwrap_or(&none), held, now.at)?;
+            Some((name, level))
         });
         let levels = each.collect();
         self.serve(&mut state, now);

@@ -140,13 +140,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::pressure::{Counts, Given, HeldCount};
+    use crate::pressure::bounds::UNBOUNDED;
+    use crate::pressure::{Counts, HeldCount};
 
     #[test]
     fn a_dropped_job_is_taken_away_once() {
         let now = Instant::now();
-        let bounds = Arc::new(Given::default().all_bounds());
-        let mut queue = BoundedQueue::new(&"q".into(), bounds, &Arc::default(), now);
+        let mut queue = BoundedQueue::new(&"q".into(), Arc::new(UNBOUNDED), &Arc::default(), now);
         let counts = Counts {
             available: 10,
             ..Counts::default()
