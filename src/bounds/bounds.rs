@@ -174,12 +174,6 @@ impl FileBounds {
         }
     }
 
-    /// With how many jobs of each tenant may wait, over all queues.
-    #[must_use]
-    pub fn with_tenants(self, tenants: Vec<(Pattern, u64)>) -> FileBounds {
-        FileBounds { tenants, ..self }
-    }
-
     /// The entry for a queue: the one with its name, else the first glob that matches.
     fn of(&self, queue: &str) -> Option<&Given> {
         Pattern::find(&self.entries, queue)
@@ -450,7 +444,10 @@ mod tests {
     fn a_tenant_s_name_goes_before_globs_and_what_is_set_before_the_file() {
         let entry = |name: &str, most| (Pattern::new(name), most);
         let table = |tenants: &[(Pattern, u64)], set| {
-            let file = FileBounds::new(Vec::new()).with_tenants(tenants.to_vec());
+            let file = FileBounds {
+                tenants: tenants.to_vec(),
+                ..FileBounds::default()
+            };
             BoundsTable::new(Arc::new(file), HashMap::new(), set)
         };
         let file = [entry("*", 5), entry("acme", 50), entry("free-*", 1)];

@@ -98,11 +98,11 @@ pub(super) struct LookState {
 #[derive(Clone, Default, Debug)]
 pub struct Estimate {
     /// Whether the backend told numbers. Until then only what passes through here is known.
-    has_stats: bool,
+    pub(super) has_stats: bool,
     /// Jobs in the backend's queue: its number at the last look, and what was seen to come and go since.
-    stored: u64,
+    pub(super) stored: u64,
     /// Enqueues that were sent on and not answered.
-    in_flight: u64,
+    pub(super) in_flight: u64,
     /// When the last look ended, well or not, and the backend had rested from it; `None`: nothing is known.
     last_look: Option<Instant>,
     /// How long the backend rests from a look.
@@ -114,7 +114,7 @@ pub struct Estimate {
     /// Claims that were on their way when the last look ended: gone from the backend's number, and not held yet.
     claims: u64,
     /// Jobs that other sidecars held at the last look.
-    elsewhere: u64,
+    pub(super) elsewhere: u64,
     /// The look that is on its way: jobs that were stored since its question left. The answer may have them in it.
     look: Option<u64>,
     /// Whether the last look may have counted an enqueue twice.
@@ -148,21 +148,6 @@ impl Estimate {
         self.stored + held.jobs + self.claims.min(held.asked) + self.elsewhere
     }
 
-    /// The depth of the backend's queue.
-    pub(super) fn in_backend(&self) -> u64 {
-        self.stored
-    }
-
-    /// Jobs that other sidecars held at the last look.
-    pub(super) fn elsewhere(&self) -> u64 {
-        self.elsewhere
-    }
-
-    /// Enqueues that are on their way.
-    pub fn in_flight(&self) -> u64 {
-        self.in_flight
-    }
-
     /// Whether anything is known.
     pub fn is_known(&self) -> bool {
         self.last_look.is_some()
@@ -171,11 +156,6 @@ impl Estimate {
     /// Whether a look is on its way.
     pub fn is_looking(&self) -> bool {
         self.look.is_some()
-    }
-
-    /// Whether the backend tells numbers, as far as is known.
-    pub fn has_stats(&self) -> bool {
-        self.has_stats
     }
 
     /// `jobs` are sent on.

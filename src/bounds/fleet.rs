@@ -21,17 +21,11 @@ use super::want::Now;
 /// Has the store asked for so many places of each of these queues, if that is not on its way; each wait ends with its
 /// answer.
 pub(super) fn want_places(state: &mut PressureState, queues: Vec<(Arc<str>, u64)>) -> Vec<Awaited> {
-    let PressureState {
-        queues: known,
-        wanted,
-        news,
-        ..
-    } = state;
     let waiting = queues.into_iter().filter_map(|(name, jobs)| {
-        let queue = known.get_mut(&name)?;
+        let queue = state.queues.get_mut(&name)?;
         if !queue.fleet.is_asking() {
-            wanted.push(Arc::clone(&name));
-            news.notify_one();
+            state.wanted.push(Arc::clone(&name));
+            state.news.notify_one();
         }
         *queue.fleet.wanted.get_or_insert(0) += jobs;
         Some(Awaited {
@@ -147,7 +141,7 @@ pub fn depth_found(
 ) -> u64 {
     let beside = pressure.with(name, |queue| {
         let hidden = pressure.hides(queue, counts, now, &mut None);
-        hidden + queue.estimate.in_flight()
+        hidden + queue.estimate.in_flight
     });
     counts.total() + beside.unwrap_or(0) + (pressure.held)(name).jobs + elsewhere
 }

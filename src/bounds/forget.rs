@@ -17,7 +17,7 @@ impl PressureState {
             return;
         }
         let mut idle: Vec<(bool, Instant, Arc<str>)> = (self.queues.iter())
-            .filter(|(_, queue)| queue.estimate.in_flight() == 0 && !queue.estimate.is_looking())
+            .filter(|(_, queue)| queue.estimate.in_flight == 0 && !queue.estimate.is_looking())
             .filter(|(_, queue)| queue.used < now && !queue.fleet.is_asking())
             .map(|(name, queue)| (queue.remembers(), queue.used, Arc::clone(name)))
             .collect();

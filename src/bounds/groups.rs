@@ -190,7 +190,7 @@ mod tests {
                 Step::Settle(nth, outcome, with_ids) if nth < self.sent.len() => {
                     let places = self.sent.remove(nth);
                     let mut ids = Vec::new();
-                    for want in places.wants().filter(|_| with_ids) {
+                    for want in places.wants.iter().filter(|_| with_ids) {
                         for _ in 0..want.jobs {
                             // Some are used again.
                             self.ids = (self.ids + 1) % 20;
@@ -261,7 +261,7 @@ mod tests {
                 let groups = queue.members.all_groups();
                 groups.map(move |group| (name, group))
             });
-            let sent = self.sent.iter().flat_map(TakenPlaces::wants);
+            let sent = self.sent.iter().flat_map(|places| &places.wants);
             let sent =
                 sent.flat_map(|want| want.all_groups().map(move |group| (&want.queue, group)));
             let all = of_queues.chain(sent).filter(|(_, group)| *group == tenant);
@@ -276,7 +276,7 @@ mod tests {
         #[test]
         fn the_counts_are_what_a_walk_finds(steps in prop::collection::vec(step(), 1..60)) {
             let tenants = vec![(Pattern::new("a"), 5), (Pattern::new("*"), 9)];
-            let file = FileBounds::new(Vec::new()).with_tenants(tenants);
+            let file = FileBounds { tenants, ..FileBounds::default() };
             let now = Now { at: Instant::now(), stamp: Timestamp(1_770_000_000_000_000) };
             let pressure = Pressure::new(Arc::new(file), |_| HeldCount::default());
             let mut world = World { pressure, now, sent: Vec::new(), ids: 0 };

@@ -54,6 +54,16 @@ pub enum MissingStats {
     All,
 }
 
+impl StatsAnswer {
+    /// The backend's numbers, if it told any.
+    pub fn counts(&self) -> Option<Counts> {
+        match self {
+            StatsAnswer::Counts(counts) => Some(*counts),
+            StatsAnswer::Nothing | StatsAnswer::Away(_) => None,
+        }
+    }
+}
+
 impl Awaited {
     /// Begins a look at a queue that is known, if none is on its way.
     pub(super) fn look(queues: &mut BoundedQueues, name: Arc<str>) -> Option<Awaited> {
@@ -154,7 +164,7 @@ impl Pressure {
     pub fn in_flight(&self, queue: &str) -> Option<OwnedNotified> {
         let state = self.state.lock();
         let queue = state.queues.get(queue)?;
-        let wait = queue.looks.closed && queue.estimate.in_flight() > 0 && !queue.looks.stuck;
+        let wait = queue.looks.closed && queue.estimate.in_flight > 0 && !queue.looks.stuck;
         wait.then(|| Arc::clone(&queue.looks.settled).notified_owned())
     }
 
@@ -223,7 +233,7 @@ impl Pressure {
                 queue.correct(&found, now.at, self.mark());
             }
             StatsAnswer::Nothing => {
-                if !queue.estimate.has_stats() {
+                if !queue.estimate.has_stats {
                     missing = Some(MissingStats::All);
                 }
                 queue.estimate.note_no_stats(now.at);

@@ -8,14 +8,9 @@ use tokio::time::Instant;
 
 use super::seen::{EnqueueOutcome, NewJob};
 use super::state::TakenPlaces;
-use super::want::{Level, Now, Want};
+use super::want::{Level, Now};
 
 impl TakenPlaces {
-    /// The enqueue that fitted.
-    pub fn wants(&self) -> impl Iterator<Item = &Want> {
-        self.wants.iter()
-    }
-
     /// Notes that the enqueue is sent on: from now on its jobs may be stored.
     pub fn sending(&mut self) {
         self.sent = true;
@@ -29,20 +24,13 @@ impl TakenPlaces {
     /// Settles them. `jobs`: those that were stored, in the order in which they were sent. Says where each queue stands
     /// now.
     pub fn settle(mut self, outcome: EnqueueOutcome, jobs: &[NewJob]) -> Vec<(Arc<str>, Level)> {
-        let mut levels = Vec::with_capacity(self.wants.len());
-        self.end(outcome, jobs, &mut levels);
-        levels
+        self.end(outcome, jobs)
     }
 
-    fn end(
-        &mut self,
-        outcome: EnqueueOutcome,
-        jobs: &[NewJob],
-        levels: &mut Vec<(Arc<str>, Level)>,
-    ) {
+    fn end(&mut self, outcome: EnqueueOutcome, jobs: &[NewJob]) -> Vec<(Arc<str>, Level)> {
         let wants = std::mem::take(&mut self.wants);
         if wants.is_empty() {
-            return;
+            return Vec::new();
         }
         let mut by_queue: HashMap<&str, Vec<&NewJob>> = HashMap::new();
         for job in jobs {
@@ -51,27 +39,33 @@ impl TakenPlaces {
         if jobs.iter().any(|job| job.due.is_some()) {
             self.pressure.any_later.store(true, Ordering::Relaxed);
         }
-        let (mark, now) = (self.pressure.mark(), Instant::now());
+        let mark = self.pressure.mark();
+        let now = Now {
+            at: Instant::now(),
+            ..self.now
+        };
         let mut state = self.pressure.state.lock();
-        if outcome == EnqueueOutcome::Refused {
-            state.refused(&wants, self.now.stamp);
-            let now = Now {
-                at: now,
-                ..self.now
-            };
-            self.pressure.serve(&mut state, now);
-        }
-        for want in wants {
+        for want in &wants {
             let Some(queue) = state.queues.get_mut(&want.queue) else {
                 continue;
             };
             if outcome == EnqueueOutcome::Stored {
                 let own = by_queue.remove(&*want.queue).unwrap_or_default();
-                queue.stored(&want, &own, mark);
+                queue.stored(want, &own, mark);
+            } else {
+                queue.refused(want, self.now.stamp);
+                state.note_untold(&want.queue);
             }
-            let level = self.pressure.level_of(queue, &want.queue);
-            levels.extend(level.map(|level| (want.queue, level)));
         }
+        if outcome == EnqueueOutcome::Refused {
+            self.pressure.serve(&mut state, now);
+        }
+        let levels = wants.into_iter().filter_map(|want| {
+            let queue = state.queues.get_mut(&want.queue)?;
+            let level = self.pressure.level_of(queue, &want.queue)?;
+            Some((want.queue, level))
+        });
+        levels.collect()
     }
 }
 
@@ -81,6 +75,6 @@ impl Drop for TakenPlaces {
             true => EnqueueOutcome::Stored,
             false => EnqueueOutcome::Refused,
         };
-        self.end(outcome, &[], &mut Vec::new());
+        let _levels = self.end(outcome, &[]);
     }
 }

@@ -176,14 +176,14 @@ impl BoundedQueue {
         let pushed = |window: &Window| window.newest() > Timestamp::default();
         !(self.members.is_empty() && self.bytes.is_empty() && self.later.is_empty())
             || self.window.as_ref().is_some_and(pushed)
-            || (!self.estimate.has_stats() && self.estimate.in_backend() > 0)
+            || (!self.estimate.has_stats && self.estimate.stored > 0)
     }
 
     /// Whether somebody used it not long ago, or waits for it.
     pub(super) fn is_used(&self, now: Instant) -> bool {
         let unused = now.saturating_duration_since(self.used) >= UNUSED;
         !unused
-            || self.estimate.in_flight() > 0
+            || self.estimate.in_flight > 0
             || self.estimate.is_looking()
             || self.fleet.is_asking()
     }

@@ -31,8 +31,6 @@ pub(super) type HeldOf = Box<dyn Fn(&str) -> HeldCount + Send + Sync>;
 pub struct Pressure {
     pub(super) held: HeldOf,
     pub(super) table: ArcSwap<BoundsTable>,
-    /// Whether any queue is bounded. Mostly none is, and this spares all else.
-    pub(super) any: AtomicBool,
     pub(super) marks: AtomicU64,
     pub(super) state: Mutex<PressureState>,
     /// How many jobs of each key and of each tenant wait.
@@ -97,7 +95,6 @@ impl Pressure {
         let table = BoundsTable::new(file, HashMap::new(), HashMap::new());
         Arc::new(Pressure {
             held: Box::new(held),
-            any: AtomicBool::new(table.any()),
             table: ArcSwap::from_pointee(table),
             marks: AtomicU64::new(1),
             state: Mutex::default(),
@@ -119,9 +116,9 @@ impl Pressure {
         Some(what(queue))
     }
 
-    /// Whether any queue is bounded.
+    /// Whether any queue is bounded. Mostly none is, and this spares all else.
     pub fn any(&self) -> bool {
-        self.any.load(Ordering::Acquire)
+        self.table.load().any()
     }
 
     /// A new mark: what is sent after it is not in an answer from before it.
@@ -223,7 +220,6 @@ impl Pressure {
     ) -> Vec<(Arc<str>, Level)> {
         let mut state = self.state.lock();
         let table = Arc::new(change(&self.table.load()));
-        self.any.store(table.any(), Ordering::Release);
         let before = self.table.swap(Arc::clone(&table));
         let names = match table.differs(&before) {
             Some(names) => names,
@@ -338,16 +334,6 @@ impl Pressure {
 }
 
 impl PressureState {
-    /// Takes back the places of enqueues that surely did not happen.
-    pub(super) fn refused(&mut self, wants: &[Want], at: Timestamp) {
-        for want in wants {
-            if let Some(queue) = self.queues.get_mut(&want.queue) {
-                queue.refused(want, at);
-            }
-            self.note_untold(&want.queue);
-        }
-    }
-
     /// Notes that the store is to be told of a queue, if a number is shared for it.
     pub(super) fn note_untold(&mut self, name: &str) {
         if let Some((name, queue)) = self.queues.get_key_value(name)

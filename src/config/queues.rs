@@ -278,13 +278,13 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
             }
         }
     }
-    let tenants = tenants(root);
     WrittenQueues {
         limits: queues,
         tried,
         bounds: FileBounds {
+            entries: bounded,
+            tenants: tenants(root),
             tried: bounds_tried,
-            ..FileBounds::new(bounded).with_tenants(tenants)
         },
         subqueues,
     }

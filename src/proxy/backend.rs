@@ -12,8 +12,7 @@ use serde_json::Value;
 use crate::config::UpstreamSettings;
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::wire::ojs;
-use crate::wire::ojs::REPLY_DEPTH;
+use crate::wire::ojs::{self, REPLY_DEPTH};
 use crate::wire::upstream::Reply;
 
 /// How the backend behaves where the official ones differ.

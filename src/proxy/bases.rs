@@ -16,9 +16,10 @@ use crate::json::{self, Json};
 use crate::limit::Space;
 use crate::policy::subqueue;
 use crate::store::LedgerExt;
-use crate::subqueues::Subqueues;
-use crate::subqueues::mirror;
-use crate::subqueues::names::{self, NameReader, ReplyKind};
+use crate::subqueues::{
+    Subqueues, mirror,
+    names::{self, NameReader, ReplyKind},
+};
 use crate::wire::ojs::DEPTH;
 
 /// What stands between names in a path or a query.

@@ -13,7 +13,7 @@ mod unbounded;
 pub(super) use backend_stats::{BackendStats, rest_after};
 pub(super) use fleet::{Holds, share_depths, tell_holds};
 pub(super) use look::{
-    await_all, look_soon, make_looks, measure_queues, unread_subqueues, watch_bounds,
+    await_all, list_queues, look_soon, make_looks, measure_queues, unread_subqueues, watch_bounds,
 };
 pub(super) use passing::{
     cancelled, claimed, fetched, may_wait, nacked, passed, revived, stored_jobs,

@@ -144,7 +144,7 @@ async fn send_on(
         }
         if let Some(places) = places {
             let scope = lender.map_or(0, |lender| lender.scope);
-            admit::settled(&proxy, places, &mut answer, scope);
+            admit::settle(&proxy, places, &mut answer, scope);
         }
         if answer.as_ref().is_err_and(UpstreamError::in_doubt) {
             routes::stored(&proxy.sidecar, &routed, None);

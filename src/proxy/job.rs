@@ -20,9 +20,10 @@ use crate::policy::price::{self, Unpaid};
 use crate::policy::subqueue::{self, Subqueue};
 use crate::policy::{self, Accept, JobView, LimitCache};
 use crate::store::{Claim, Claimed};
-use crate::subqueues::Subqueues;
-use crate::subqueues::mirror;
-use crate::subqueues::names::{self, ReplyKind};
+use crate::subqueues::{
+    Subqueues, mirror,
+    names::{self, ReplyKind},
+};
 use crate::told::metrics::Counted;
 use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Reply;

@@ -31,8 +31,7 @@ use crate::policy;
 use crate::store::LedgerExt;
 use crate::told::events::{Filter, Subscription};
 use crate::told::metrics::{Point, STEP, SpacedKey};
-use crate::wire::ojs;
-use crate::wire::ojs::REPLY_DEPTH;
+use crate::wire::ojs::{self, REPLY_DEPTH};
 pub use parts::MEMBERS;
 use parts::{
     BackendPart, CausePart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow, KeysPart,

@@ -13,8 +13,7 @@ use crate::policy::Pause;
 use crate::store::{Claimed, LedgerExt};
 use crate::told::events::{EventValue, NewEvent};
 use crate::told::metrics::Counted;
-use crate::wire::ojs;
-use crate::wire::ojs::REPLY_DEPTH;
+use crate::wire::ojs::{self, REPLY_DEPTH};
 use crate::wire::upstream::Reply;
 
 /// A backend's FETCH reply cannot be read, for this reason; the worker gets 502 for it.

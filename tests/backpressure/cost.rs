@@ -56,7 +56,10 @@ fn known(queues: usize) -> Arc<Pressure> {
         (Pattern::new("full"), 1),
         (Pattern::new("*"), 1_000_000_000),
     ];
-    let file = FileBounds::new(Vec::new()).with_tenants(tenants);
+    let file = FileBounds {
+        tenants,
+        ..FileBounds::default()
+    };
     let pressure = Pressure::new(Arc::new(file), |_| HeldCount::default());
     for nth in 0..queues {
         let tenant = Arc::from(format!("t{nth}"));

@@ -105,7 +105,7 @@ impl BoundedQueue {
     /// The answer to an enqueue that does not fit, as far as is known. Where the backend was just found away there may be
     /// room that nobody knows of; where it tells no numbers there is none.
     fn refuse(&self, full: Full, now: Instant) -> QueueAnswer {
-        match self.away_at(now).filter(|_| self.estimate.has_stats()) {
+        match self.away_at(now).filter(|_| self.estimate.has_stats) {
             Some(away) => QueueAnswer::Away(away.clone()),
             None => QueueAnswer::Full(Box::new(full)),
         }
@@ -210,21 +210,24 @@ impl BoundedQueue {
 
     /// How many jobs must leave so that the enqueue fits.
     fn jobs_over(&mut self, ask: &QueueAsk<'_>) -> u64 {
-        let each = self.usages(&ask.want.bounds, ask.held).map(|usage| {
-            let wanted = ask.want.amount(usage.unit);
-            let over = (usage.used + wanted).saturating_sub(usage.bound);
-            over.div_ceil(self.size_of_one(usage, ask.held))
-        });
-        each.max().unwrap_or(0)
+        self.as_jobs(ask, |usage, wanted| {
+            (usage.used + wanted).saturating_sub(usage.bound)
+        })
     }
 
     /// As how many jobs of its queue the enqueue counts.
     fn jobs_brought(&mut self, ask: &QueueAsk<'_>) -> u64 {
-        let each = self.usages(&ask.want.bounds, ask.held).map(|usage| {
-            let wanted = ask.want.amount(usage.unit);
-            wanted.div_ceil(self.size_of_one(usage, ask.held))
+        self.as_jobs(ask, |_, wanted| wanted).max(ask.want.jobs)
+    }
+
+    /// How many jobs are so much of each bound, of which the enqueue wants some.
+    fn as_jobs(&mut self, ask: &QueueAsk<'_>, much: impl Fn(BoundUsage, u64) -> u64) -> u64 {
+        let usages = self.usages(&ask.want.bounds, ask.held);
+        let each = usages.map(|usage| {
+            let much = much(usage, ask.want.amount(usage.unit));
+            much.div_ceil(self.size_of_one(usage, ask.held))
         });
-        each.max().unwrap_or(0).max(ask.want.jobs)
+        each.max().unwrap_or(0)
     }
 
     /// How much of a bound one job uses on average.
@@ -289,9 +292,9 @@ impl BoundedQueue {
     /// How many jobs are surely available.
     fn droppable(&self, held: HeldCount) -> u64 {
         // Only who holds a job can drop it.
-        let elsewhere = self.estimate.elsewhere();
+        let elsewhere = self.estimate.elsewhere;
         let of_fleet = self.fleet.depth().unwrap_or(0);
-        let of_fleet = of_fleet.saturating_sub(self.estimate.in_flight());
+        let of_fleet = of_fleet.saturating_sub(self.estimate.in_flight);
         let waiting = self.estimate.waiting(held).max(of_fleet);
         let waiting = waiting.saturating_sub(elsewhere);
         waiting.saturating_sub(self.later.count)

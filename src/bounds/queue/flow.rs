@@ -61,7 +61,7 @@ impl BoundedQueue {
 
     /// Tells those who wait until no enqueue is on its way, if none is.
     fn tell_settled(&mut self) {
-        if self.estimate.in_flight() == 0 {
+        if self.estimate.in_flight == 0 {
             self.looks.stuck = false;
             self.looks.settled.notify_waiters();
         }
@@ -97,7 +97,7 @@ impl BoundedQueue {
     /// Forgets jobs that wait for their time no more.
     pub(crate) fn forget_due(&mut self, now: Now) {
         let waiting = self.later.waiting(now.stamp);
-        if !self.estimate.has_stats() {
+        if !self.estimate.has_stats {
             self.later.count = waiting;
         }
     }

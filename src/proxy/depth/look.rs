@@ -98,10 +98,7 @@ async fn find_subqueues(proxy: &Proxy, listed: &[String]) {
         if is_read(base) && !found.iter().any(|(of, _)| *of == base) {
             continue;
         }
-        let answer = ask_stats(proxy, name, 0).await;
-        if !matches!(answer, StatsAnswer::Counts(counts) if counts.total() > 0)
-            || is_strangers(proxy, name, base).await
-        {
+        if waiting_in(proxy, name).await == 0 || is_strangers(proxy, name, base).await {
             continue;
         }
         let mark = settings::mark_with(sidecar, base, subqueue);
@@ -124,13 +121,18 @@ pub(in crate::proxy) async fn unread_subqueues(proxy: &Proxy) -> (usize, Vec<(St
     names.retain(|name| split(name).is_some());
     let is_read = |name: &String| *proxy.sidecar.subqueues.base_of(name) != **name;
     for name in names.iter().filter(|name| !is_read(name)).take(MOST_UNREAD) {
-        if let StatsAnswer::Counts(counts) = ask_stats(proxy, name, 0).await
-            && counts.total() > 0
-        {
-            unread.push((name.clone(), counts.total()));
+        let waiting = waiting_in(proxy, name).await;
+        if waiting > 0 {
+            unread.push((name.clone(), waiting));
         }
     }
     (names.len(), unread)
+}
+
+/// How many jobs wait in a queue, as far as the backend tells those who have no credentials.
+async fn waiting_in(proxy: &Proxy, queue: &str) -> u64 {
+    let counts = ask_stats(proxy, queue, 0).await.counts();
+    counts.map_or(0, |counts| counts.total())
 }
 
 /// Whether a queue of such a name is known to be none of a sidecar's: of each job that it sends to a subqueue a sidecar
@@ -151,35 +153,50 @@ async fn is_strangers(proxy: &Proxy, name: &str, base: &str) -> bool {
 async fn listed_queues(proxy: &Proxy) -> Vec<String> {
     let mut names = Vec::new();
     for _ in 0..MOST_PAGES {
-        let target = match names.len() {
-            0 => "/ojs/v1/queues".to_owned(),
-            offset => format!("/ojs/v1/queues?offset={offset}"),
+        let page = match names.len() {
+            0 => String::new(),
+            offset => format!("?offset={offset}"),
         };
-        let call = calls::get(proxy, 0, target);
-        let Ok(reply) = calls::call(proxy, "queues", call).await else {
+        let Some(mut page) = list_queues(proxy, &page).await else {
             break;
         };
-        let before = names.len();
-        let has_more = read_page(&reply.body, &mut names);
-        if !has_more || names.len() == before {
+        let has_any = !page.names.is_empty();
+        names.append(&mut page.names);
+        if !page.has_more || !has_any {
             break;
         }
     }
     names
 }
 
-/// Reads the names on one page of a list of queues; says whether there are more pages.
-fn read_page(text: &[u8], names: &mut Vec<String>) -> bool {
-    let Ok(whole) = Json::parse(text, REPLY_DEPTH) else {
-        return false;
-    };
-    let lists = ["queues", "items"].into_iter();
+/// One page of the backend's list of queues.
+pub(in crate::proxy) struct QueuesPage {
+    pub(in crate::proxy) names: Vec<String>,
+    pub(in crate::proxy) has_more: bool,
+}
+
+/// Asks the backend for the page of its list of queues that this query names. `None`: it did not tell.
+pub(in crate::proxy) async fn list_queues(proxy: &Proxy, query: &str) -> Option<QueuesPage> {
+    let call = calls::get(proxy, 0, format!("/ojs/v1/queues{query}"));
+    let reply = calls::call(proxy, "queues", call).await.ok()?;
+    let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
+    let lists = ["queues", "items", "data"].into_iter();
     let each = lists
         .filter_map(|name| whole.get_exact(name))
         .flat_map(|list| list.items());
-    names.extend(each.filter_map(|queue| Some(queue.text_of("name")?.into_owned())));
-    let pages = whole.get_exact("pagination");
-    pages.and_then(|pages| pages.get_exact("has_more")?.boolean()) == Some(true)
+    let name = |queue: Json<'_>| {
+        Some(
+            queue
+                .text()
+                .or_else(|| queue.get("name")?.text())?
+                .into_owned(),
+        )
+    };
+    let pages = whole.get("pagination");
+    Some(QueuesPage {
+        names: each.filter_map(name).collect(),
+        has_more: pages.and_then(|pages| pages.get("has_more")?.boolean()) == Some(true),
+    })
 }
 
 async fn measure(proxy: &Proxy, queue: &str) {
@@ -192,8 +209,7 @@ async fn measure(proxy: &Proxy, queue: &str) {
     }
     // Asked before anything is kept of it: without the credentials of a producer the backend may have
     // nothing to say, and that says nothing of what it tells others.
-    let waits = matches!(ask_stats(proxy, queue, 0).await, StatsAnswer::Counts(counts) if counts.total() > 0);
-    if waits && pressure.begin_keeping(queue, Instant::now()) {
+    if waiting_in(proxy, queue).await > 0 && pressure.begin_keeping(queue, Instant::now()) {
         look(proxy, queue, 0).await;
     }
 }

@@ -9,6 +9,7 @@ use memchr::memmem::Finder;
 use super::tell::now;
 use crate::bounds::{Mark, NewJob, TakenTo};
 use crate::duration;
+use crate::hold::Held;
 use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::proxy::Sidecar;
@@ -25,7 +26,7 @@ static SCHEDULED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"sc
 /// Notes how many jobs of each queue a FETCH got.
 pub(in crate::proxy) fn fetched(
     sidecar: &Sidecar,
-    jobs: &[(Arc<str>, u64)],
+    jobs: &HashMap<Arc<str>, u64>,
     sent: Mark,
     to: TakenTo,
 ) {
@@ -36,23 +37,17 @@ pub(in crate::proxy) fn fetched(
 }
 
 /// Notes that jobs were claimed. Returns how many of them are of each bounded queue.
-pub(in crate::proxy) fn claimed(
-    sidecar: &Sidecar,
-    held: &[crate::hold::Held],
-) -> Vec<(Arc<str>, u64)> {
+pub(in crate::proxy) fn claimed(sidecar: &Sidecar, held: &[Held]) -> HashMap<Arc<str>, u64> {
     let pressure = &sidecar.admit.pressure;
-    let mut counts: HashMap<&Arc<str>, u64> = HashMap::new();
+    let mut counts = HashMap::new();
     for held in held {
         let queue = &held.claimed.queue;
         if pressure.bounds(queue).is_some() {
             pressure.waits_no_longer(queue, &held.claimed.job, sidecar.store.now());
-            *counts.entry(queue).or_default() += 1;
+            *counts.entry(Arc::clone(queue)).or_default() += 1;
         }
     }
-    let counts = counts.into_iter();
     counts
-        .map(|(queue, jobs)| (Arc::clone(queue), jobs))
-        .collect()
 }
 
 /// Notes the jobs in a reply to a FETCH that passes as it is.
@@ -89,7 +84,6 @@ pub(in crate::proxy) fn passed(
         gone(sidecar, &queue, job);
         *counts.entry(queue).or_default() += 1;
     }
-    let counts: Vec<_> = counts.into_iter().collect();
     fetched(sidecar, &counts, sent, TakenTo::Worker);
     if let ([only], true) = (queues, came < asked) {
         pressure.ran_dry(only, sent, now(sidecar));

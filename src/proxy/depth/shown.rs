@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::look::await_all;
-use super::stats::counts;
+use super::stats::numbers;
 use super::tell::tell_level;
 use crate::bounds::Bounds;
 use crate::json::{Json, Splice, quote};
@@ -22,7 +22,7 @@ pub(in crate::proxy) async fn with_depth(
     let pressure = &sidecar.admit.pressure;
     let bounds = pressure.bounds(queue)?;
     let whole = Json::parse(text, REPLY_DEPTH).ok()?;
-    let counts = counts(whole)?;
+    let counts = numbers(whole)?.counts;
     let tells_all = pressure.tells_all(&counts);
     if !tells_all && let Some((look, scope)) = pressure.look_for_reader(queue, Instant::now()) {
         await_all(proxy, vec![look], scope).await;

@@ -30,59 +30,40 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// statistics.
 pub(in crate::proxy) async fn ask_stats(proxy: &Proxy, queue: &str, scope: u64) -> StatsAnswer {
     let begun = Instant::now();
-    let (answer, _) = ask_numbers(proxy, queue, scope).await;
+    let answer = ask_numbers(proxy, queue, scope).await;
     proxy.sidecar.admit.stats.time.spend(begun.elapsed());
-    answer
+    match answer {
+        Ok(Some(told)) => StatsAnswer::Counts(told.counts),
+        Ok(None) => StatsAnswer::Nothing,
+        Err(away) => StatsAnswer::Away(away),
+    }
 }
 
-/// The same, with the numbers of jobs that wait no longer.
-async fn ask_numbers(proxy: &Proxy, queue: &str, scope: u64) -> (StatsAnswer, BesideWaiting) {
-    let mut beside = BesideWaiting::default();
-    let answer = ask_both(proxy, queue, scope, &mut beside).await;
-    (answer, beside)
-}
-
-async fn ask_both(
-    proxy: &Proxy,
-    queue: &str,
-    scope: u64,
-    beside: &mut BesideWaiting,
-) -> StatsAnswer {
+/// The numbers of a queue, with those of jobs that wait no longer; `None`: the backend has none for us.
+async fn ask_numbers(proxy: &Proxy, queue: &str, scope: u64) -> Result<Option<ToldNumbers>, Away> {
     let stats = &proxy.sidecar.admit.stats;
     let name = crate::wire::ojs::encoded(queue);
     let mut absent = None;
     if !stats.plain_only.load(Ordering::Relaxed) {
-        match asked(proxy, queue, format!("/ojs/v1/admin/queues/{name}"), scope).await {
-            Ok(reply) => match read(&reply) {
-                StatsReply::Counts(counts) => {
-                    *beside = beside_waiting(&reply.body);
-                    return StatsAnswer::Counts(counts);
-                }
-                StatsReply::Away => return StatsAnswer::Away(Away::Failing(reply.status.as_u16())),
-                read => absent = Some(read),
-            },
-            Err(away) => return StatsAnswer::Away(away),
+        match asked(proxy, queue, format!("/ojs/v1/admin/queues/{name}"), scope).await? {
+            StatsReply::Numbers(told) => return Ok(Some(told)),
+            read => absent = Some(read),
         }
     }
-    match asked(proxy, queue, format!("/ojs/v1/queues/{name}/stats"), scope).await {
-        Ok(reply) => match read(&reply) {
-            StatsReply::Counts(counts) => {
-                // The queue is there, and `admin` does not know it: there is no such route.
-                let known = counts.total() > 0;
-                if absent == Some(StatsReply::NoRoute)
-                    || (absent == Some(StatsReply::Unknown) && known)
-                {
-                    stats.plain_only.store(true, Ordering::Relaxed);
-                }
-                *beside = beside_waiting(&reply.body);
-                StatsAnswer::Counts(counts)
+    match asked(proxy, queue, format!("/ojs/v1/queues/{name}/stats"), scope).await? {
+        StatsReply::Numbers(told) => {
+            // The queue is there, and `admin` does not know it: there is no such route.
+            let is_known = told.counts.total() > 0;
+            if absent == Some(StatsReply::NoRoute)
+                || (absent == Some(StatsReply::Unknown) && is_known)
+            {
+                stats.plain_only.store(true, Ordering::Relaxed);
             }
-            // No queue of that name yet.
-            StatsReply::Unknown => StatsAnswer::Counts(Counts::default()),
-            StatsReply::NoRoute | StatsReply::Denied => StatsAnswer::Nothing,
-            StatsReply::Away => StatsAnswer::Away(Away::Failing(reply.status.as_u16())),
-        },
-        Err(away) => StatsAnswer::Away(away),
+            Ok(Some(told))
+        }
+        // No queue of that name yet.
+        StatsReply::Unknown => Ok(Some(ToldNumbers::default())),
+        StatsReply::NoRoute | StatsReply::Denied => Ok(None),
     }
 }
 
@@ -115,14 +96,8 @@ pub(super) async fn ask_stats_of_all(proxy: &Proxy, queue: &str, scope: u64) -> 
     let answer = ask_stats(proxy, queue, scope).await;
     let rest = rest_after(begun.elapsed());
     proxy.sidecar.admit.pressure.rests(queue, rest);
-    let StatsAnswer::Counts(base) = answer else {
-        return ToldOfAll {
-            answer,
-            base: Counts::default(),
-            is_whole: true,
-        };
-    };
-    let Some(mut book) = book else {
+    let (StatsAnswer::Counts(base), Some(mut book)) = (&answer, book) else {
+        let base = answer.counts().unwrap_or_default();
         return ToldOfAll {
             answer,
             base,
@@ -139,7 +114,7 @@ pub(super) async fn ask_stats_of_all(proxy: &Proxy, queue: &str, scope: u64) -> 
     }
     ToldOfAll {
         answer: StatsAnswer::Counts(base.and(&book.sum())),
-        base,
+        base: *base,
         is_whole: book.is_whole(Instant::now()),
     }
 }
@@ -214,102 +189,77 @@ async fn ask_about(
 ) -> Option<(Subqueue, Counts)> {
     let sidecar = &proxy.sidecar;
     let left = sidecar.subqueues.asks(queue, subqueue)?;
-    let (answer, beside) = ask_numbers(proxy, &subqueue.name_in(queue), scope).await;
-    let StatsAnswer::Counts(counts) = answer else {
+    let Ok(Some(told)) = ask_numbers(proxy, &subqueue.name_in(queue), scope).await else {
         sidecar.subqueues.asked_in_vain(queue, subqueue);
         return None;
     };
-    let told = ToldNumbers { counts, beside };
     sidecar.subqueues.told(queue, subqueue, told, left);
-    Some((subqueue, counts))
+    Some((subqueue, told.counts))
 }
 
-async fn asked(proxy: &Proxy, queue: &str, target: String, scope: u64) -> Result<Reply, Away> {
+async fn asked(proxy: &Proxy, queue: &str, target: String, scope: u64) -> Result<StatsReply, Away> {
     let mut call = calls::get(proxy, scope, target);
     call.timeout = call.timeout.min(PATIENCE);
     let reply = calls::call(proxy, "queue_stats", call).await;
-    if let Ok(reply) = &reply
-        && matches!(
-            reply.status,
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
-        )
-    {
+    let reply = reply.map_err(Away::Unanswered)?;
+    if let Some(is_paused) = read_paused(&reply) {
+        (proxy.sidecar.fetching.backlogs).note_paused(queue, is_paused);
+    }
+    let read = read(&reply)?;
+    if read == StatsReply::Denied {
         let refused = &proxy.sidecar.admit.stats.refused;
         refused.store(reply.status.as_u16(), Ordering::Relaxed);
     }
-    if let Ok(reply) = &reply
-        && let Some(is_paused) = read_paused(reply)
-    {
-        (proxy.sidecar.fetching.backlogs).note_paused(queue, is_paused);
-    }
-    reply.map_err(Away::Unanswered)
+    Ok(read)
 }
 
 /// A reply about a queue's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum StatsReply {
-    Counts(Counts),
+    Numbers(ToldNumbers),
     /// There is no such queue.
     Unknown,
     /// There are no such numbers.
     NoRoute,
     /// Whoever asked may not know them; others may.
     Denied,
-    /// It, or something between us and it, has no answer this time.
-    Away,
 }
 
-fn read(reply: &Reply) -> StatsReply {
-    match reply.status {
-        StatusCode::OK => {}
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return StatsReply::Denied,
-        StatusCode::NOT_IMPLEMENTED => return StatsReply::NoRoute,
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => return StatsReply::Away,
-        status if status.is_server_error() => return StatsReply::Away,
-        // A route that is not there is answered with plain text.
-        StatusCode::NOT_FOUND if Json::parse(&reply.body, REPLY_DEPTH).is_ok() => {
-            return StatsReply::Unknown;
-        }
-        _ => return StatsReply::NoRoute,
-    }
+/// Reads a reply. It fails where the backend, or something between us and it, has no answer this time.
+fn read(reply: &Reply) -> Result<StatsReply, Away> {
     let whole = Json::parse(&reply.body, REPLY_DEPTH).ok();
-    whole
-        .and_then(counts)
-        .map_or(StatsReply::NoRoute, StatsReply::Counts)
-}
-
-/// Where the numbers of a queue may stand in an answer.
-fn places_of_numbers(whole: Json<'_>) -> impl Iterator<Item = Json<'_>> {
-    let inside = ["counts", "queue", "stats", "jobs"];
-    let inside = inside
-        .into_iter()
-        .filter_map(move |name| whole.get_exact(name));
-    inside
-        .filter(|place| place.kind() == Kind::Object)
-        .chain([whole])
-}
-
-/// The numbers of a queue in an answer, wherever they stand in it.
-pub(super) fn counts(whole: Json<'_>) -> Option<Counts> {
-    places_of_numbers(whole).find_map(|place| {
-        let number = |name: &str| {
-            let number = place.get_exact(name)?.int()?;
-            u64::try_from(number).ok()
-        };
-        Some(Counts {
-            available: number("available")?,
-            scheduled: number("scheduled"),
-            retryable: number("retryable"),
-        })
+    Ok(match reply.status {
+        StatusCode::OK => {
+            let told = whole.and_then(numbers);
+            told.map_or(StatsReply::NoRoute, StatsReply::Numbers)
+        }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => StatsReply::Denied,
+        // A route that is not there is answered with plain text.
+        StatusCode::NOT_FOUND if whole.is_some() => StatsReply::Unknown,
+        StatusCode::NOT_IMPLEMENTED => StatsReply::NoRoute,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
+            return Err(Away::Failing(reply.status.as_u16()));
+        }
+        status if status.is_server_error() => return Err(Away::Failing(status.as_u16())),
+        _ => StatsReply::NoRoute,
     })
 }
 
-/// The numbers of jobs that wait no longer in an answer, wherever they stand in it.
-fn beside_waiting(text: &[u8]) -> BesideWaiting {
-    let whole = Json::parse(text, REPLY_DEPTH).ok();
-    let places = whole.into_iter().flat_map(places_of_numbers);
-    let mut places = places.filter(|place| place.get_exact("available").is_some());
-    let place = places.next();
-    let number = |name| place.and_then(|place| place.get_exact(name)?.int());
-    BesideWaiting(BesideWaiting::NAMES.map(|name| number(name).unwrap_or(0)))
+/// The numbers of a queue in an answer, wherever they stand in it.
+pub(super) fn numbers(whole: Json<'_>) -> Option<ToldNumbers> {
+    let inside = ["counts", "queue", "stats", "jobs"];
+    let inside = inside.into_iter().filter_map(|name| whole.get_exact(name));
+    let inside = inside.filter(|place| place.kind() == Kind::Object);
+    inside.chain([whole]).find_map(|place| {
+        let number = |name| place.get_exact(name)?.int();
+        let count = |name| u64::try_from(number(name)?).ok();
+        Some(ToldNumbers {
+            counts: Counts {
+                available: count("available")?,
+                scheduled: count("scheduled"),
+                retryable: count("retryable"),
+            },
+            beside: BesideWaiting(BesideWaiting::NAMES.map(|name| number(name).unwrap_or(0))),
+        })
+    })
 }

@@ -113,21 +113,6 @@ async fn admit_later(
     }
 }
 
-/// Settles the places of an enqueue, and looks at its queues if that is due. The look comes last, because an enqueue on
-/// its way would count twice.
-pub(super) fn settled(
-    proxy: &Proxy,
-    mut places: TakenPlaces,
-    answer: &mut Result<Reply, UpstreamError>,
-    scope: u64,
-) {
-    let looks = std::mem::take(&mut places.look_soon);
-    settle_places(&proxy.sidecar, places, answer);
-    for queue in looks {
-        depth::look_soon(proxy, queue, scope);
-    }
-}
-
 /// Waits in line for room, because `full`. `None`: in vain, or the line is too long. Hanging up leaves the line.
 async fn blocked(
     proxy: &Proxy,
@@ -219,12 +204,15 @@ fn nothing_yet(sidecar: &Sidecar, queue: &str) -> Option<Want> {
     })
 }
 
-/// Settles the places of an enqueue, and says in its reply how near its bounds are.
-fn settle_places(
-    sidecar: &Sidecar,
-    places: TakenPlaces,
+/// Settles the places of an enqueue, looks at its queues if that is due, and says in its reply how near its bounds are.
+pub(super) fn settle(
+    proxy: &Proxy,
+    mut places: TakenPlaces,
     answer: &mut Result<Reply, UpstreamError>,
+    scope: u64,
 ) {
+    let sidecar = &proxy.sidecar;
+    let looks = std::mem::take(&mut places.look_soon);
     let stored = match &answer {
         Ok(reply) => match reply.status {
             StatusCode::CREATED | StatusCode::ACCEPTED | StatusCode::MULTI_STATUS => true,
@@ -250,6 +238,10 @@ fn settle_places(
     };
     let levels = places.settle(outcome, &jobs);
     depth::tell_edges(sidecar, &levels);
+    // Not before the enqueue is settled: on its way it would count twice.
+    for queue in looks {
+        depth::look_soon(proxy, queue, scope);
+    }
     let Ok(reply) = answer else {
         return;
     };

@@ -91,14 +91,6 @@ fn rate_headers(sidecar: &Sidecar, full: &Full) -> Vec<(HeaderName, HeaderValue)
     let after = u64::try_from(full.after.unwrap_or_default().as_micros()).unwrap_or(0);
     let reset = sidecar.store.now().plus(after).0.div_ceil(1_000_000);
     let remaining = full.bound.saturating_sub(full.depth);
-    let headers = [
-        ("x-ratelimit-limit", full.bound),
-        ("x-ratelimit-remaining", remaining),
-        ("x-ratelimit-reset", reset),
-    ];
-    let named = headers.into_iter();
-    let numbers =
-        named.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from(value)));
     let mut policy = format!("\"enqueue_rate\";q={}", full.bound);
     // In whole seconds, or not said.
     if let Some(period) = full.period.filter(|period| period.subsec_nanos() == 0) {
@@ -108,12 +100,18 @@ fn rate_headers(sidecar: &Sidecar, full: &Full) -> Vec<(HeaderName, HeaderValue)
         "\"enqueue_rate\";r={remaining};t={}",
         after.div_ceil(1_000_000)
     );
-    let texts = [("ratelimit-policy", policy), ("ratelimit", left)];
-    let texts = texts.into_iter().filter_map(|(name, text)| {
+    let headers = [
+        ("x-ratelimit-limit", full.bound.to_string()),
+        ("x-ratelimit-remaining", remaining.to_string()),
+        ("x-ratelimit-reset", reset.to_string()),
+        ("ratelimit-policy", policy),
+        ("ratelimit", left),
+    ];
+    let headers = headers.into_iter().filter_map(|(name, text)| {
         let text = HeaderValue::try_from(text).ok()?;
         Some((HeaderName::from_static(name), text))
     });
-    numbers.chain(texts).collect()
+    headers.collect()
 }
 
 /// Whole seconds until it is worth trying again: as the queue empties, and up to a quarter more, so

@@ -11,12 +11,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::{Proxy, Sidecar};
 use crate::json::Json;
-use crate::subqueues::mirror;
-use crate::subqueues::names::{self, ReplyKind};
+use crate::subqueues::{
+    mirror,
+    names::{self, ReplyKind},
+};
 use crate::told::events::frames::{data, field, with_data};
 use crate::told::events::{Channel, Filter, Frames};
-use crate::wire::ojs;
-use crate::wire::ojs::REPLY_DEPTH;
+use crate::wire::ojs::{self, REPLY_DEPTH};
 use crate::wire::upstream::{IDENTITY, Path, ReplyBody};
 
 /// How long the backend may take to begin a stream. The client's own begins meanwhile at the latest.

@@ -11,12 +11,10 @@ use tokio::time::{Instant, sleep};
 
 use super::adopt::{LimitedBefore, Listing, list_running, never_limits};
 use super::unshared::{Lived, TOGETHER, UnsharedSidecars};
-use crate::json::Json;
 use crate::policy::{Pattern, nearest};
 use crate::proxy::why::{Cause, causes, quoted};
-use crate::proxy::{Live, Proxy, Sidecar, calls};
+use crate::proxy::{Live, Proxy, Sidecar, depth};
 use crate::store::{Claimed, LedgerExt, NAMES, sidecar_of};
-use crate::wire::ojs::REPLY_DEPTH;
 
 /// How often the backend's list of running jobs is looked at.
 const EVERY: Duration = Duration::from_secs(20);
@@ -247,25 +245,10 @@ impl UnusedEntries {
 
 /// The names of the queues that the backend has; none where it does not tell all of them.
 async fn queues_of_backend(proxy: &Proxy) -> Vec<String> {
-    let question = calls::get(proxy, 0, "/ojs/v1/queues?limit=1000".to_owned());
-    let Ok(reply) = calls::call(proxy, "queues", question).await else {
-        return Vec::new();
-    };
-    let Ok(list) = Json::parse(&reply.body, REPLY_DEPTH) else {
-        return Vec::new();
-    };
-    let more = list.get("pagination").and_then(|page| page.get("has_more"));
-    if more.and_then(|more| more.boolean()) == Some(true) {
-        return Vec::new();
-    }
-    let named = |name| {
-        list.get_exact(name)
-            .filter(|list| list.items().next().is_some())
-    };
-    let list = ["queues", "items", "data"].into_iter().find_map(named);
-    let items = list.into_iter().flat_map(|list| list.items());
-    let names = items.filter_map(|one| one.text().or_else(|| one.get("name")?.text()));
+    let page = depth::list_queues(proxy, "?limit=1000").await;
+    let names = page.filter(|page| !page.has_more).map(|page| page.names);
     let subqueues = &proxy.sidecar.subqueues;
+    let names = names.into_iter().flatten();
     names
         .map(|name| subqueues.base_of(&name).to_owned())
         .collect()
