@@ -18,6 +18,7 @@
 //! | [`config`] | one TOML file or a folder of them, all problems at once, each under its line |
 //! | [`admin`] | the admin port: `/livez`, `/readyz`, `/metrics`, the page, and `/throttle/v1`: the state, `why`, verbs |
 //! | [`server`] | the listener: one task for each connection; it refuses heads that can be read in two ways |
+//! | [`answers`] | what a request is answered with: bodies, faults with their codes, and what streams through |
 //! | [`proxy`] | one function for each operation; everything else streams through |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
 //! | [`subqueues`] | where a backlog of any depth waits, which of it is asked next, and what hides its names |
@@ -122,43 +123,44 @@
 //!
 //! # Who may import whom
 //!
-//! Each line says what a module may use; arrows point to lines further down only. Fifteen rooms are crates of their
-//! own, so that the compiler keeps their walls and each can be read, built and tested alone: [`config`], [`bounds`],
+//! Each line says what a module may use; arrows point to lines further down only. Sixteen rooms are crates of their
+//! own, so that the compiler keeps their walls and each can be read, built and tested alone: [`answers`], [`config`], [`bounds`],
 //! [`subqueues`], [`told`], [`wire`], [`limit`], [`store`], [`policy`], [`hold`], [`json`], [`duration`], [`net`], [`tls`], [`log`] and
 //! [`backend`]. For all others `tests/house.rs` compares
 //! this table with the sources.
 //!
 //! ```text
-//! main     -> program
-//! program  -> ask backend cli config demo doctor life log net otlp run store wire
-//! demo     -> backend cli client config net run store wire
-//! doctor   -> ask client config duration net proxy::BackendFacts proxy::Stranger run store wire
-//! ask      -> cli client config duration limit net tls wire
-//! client   -> wire
-//! run      -> admin config life net proxy server store tls told wire
-//! cli      -> config duration manual ship
-//! admin    -> config proxy server tls told
-//! server   -> net proxy::body proxy::load proxy::respond tls wire
-//! proxy    -> bounds config duration hold json limit log policy store subqueues tls told wire
+//! main      -> program
+//! program   -> ask backend cli config demo doctor life log net otlp run store wire
+//! demo      -> backend cli client config net run store wire
+//! doctor    -> ask client config duration net proxy::BackendFacts proxy::Stranger run store wire
+//! ask       -> cli client config duration limit net tls wire
+//! client    -> wire
+//! run       -> admin config life net proxy server store tls told wire
+//! cli       -> config duration manual ship
+//! admin     -> answers config proxy server tls told
+//! server    -> answers net tls wire
+//! proxy     -> answers bounds config duration hold json limit log policy store subqueues tls told wire
+//! answers   -> config store subqueues tls wire
 //! subqueues -> bounds hold json limit policy store wire
-//! config   -> bounds duration limit policy store tls wire
-//! bounds   -> duration json limit policy wire
-//! hold     -> limit policy store
-//! store    -> limit log tls
-//! policy   -> duration json limit
-//! told     -> duration json limit wire
-//! otlp     -> net tls wire
-//! wire     -> net tls
-//! backend  -> net
-//! limit    ->
-//! life     ->
-//! log      ->
-//! manual   ->
-//! ship     ->
-//! json     ->
-//! duration ->
-//! tls      ->
-//! net      ->
+//! config    -> bounds duration limit policy store tls wire
+//! bounds    -> duration json limit policy wire
+//! hold      -> limit policy store
+//! store     -> limit log tls
+//! policy    -> duration json limit
+//! told      -> duration json limit wire
+//! otlp      -> net tls wire
+//! wire      -> net tls
+//! backend   -> net
+//! limit     ->
+//! life      ->
+//! log       ->
+//! manual    ->
+//! ship      ->
+//! json      ->
+//! duration  ->
+//! tls       ->
+//! net       ->
 //! ```
 //!
 //! Time: [`limit`] and [`policy`] get the time passed in. Everything above them is on tokio's clock, so that whole
@@ -189,10 +191,10 @@ extern crate self as ojs_throttle;
 pub mod equipment;
 
 pub use {
-    ojs_backend as backend, ojs_bounds as bounds, ojs_config as config, ojs_duration as duration,
-    ojs_hold as hold, ojs_json as json, ojs_limit as limit, ojs_log as log, ojs_net as net,
-    ojs_policy as policy, ojs_store as store, ojs_subqueues as subqueues, ojs_tls as tls,
-    ojs_told as told, ojs_wire as wire,
+    ojs_answers as answers, ojs_backend as backend, ojs_bounds as bounds, ojs_config as config,
+    ojs_duration as duration, ojs_hold as hold, ojs_json as json, ojs_limit as limit,
+    ojs_log as log, ojs_net as net, ojs_policy as policy, ojs_store as store,
+    ojs_subqueues as subqueues, ojs_tls as tls, ojs_told as told, ojs_wire as wire,
 };
 
 pub mod admin;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 use sha2::{Digest, Sha256};
 
-use crate::proxy::body::Body;
+use crate::answers::body::Body;
 
 /// The whole page.
 const PAGE: &str = include_str!("page.html");

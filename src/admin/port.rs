@@ -15,10 +15,10 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::{ServiceBuilder, ServiceExt};
 
 use super::page;
+use crate::answers::body::Body;
+use crate::answers::respond::{self, Fault};
 use crate::config::TlsSettings;
-use crate::proxy::body::Body;
 use crate::proxy::control::{guard, verbs};
-use crate::proxy::respond::{self, Fault};
 use crate::proxy::state::{SidecarFacts, States};
 use crate::proxy::{ADMIN, Proxy, measure};
 use crate::server;

@@ -5,9 +5,9 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 
-use super::body::Body;
-use super::respond::{self, Fault};
 use super::{Proxy, calls, outside, refuse};
+use crate::answers::body::Body;
+use crate::answers::respond::{self, Fault};
 use crate::json::{Json, Kind, Splice};
 use crate::wire::ojs::REPLY_DEPTH;
 

@@ -8,10 +8,10 @@ use http::{HeaderMap, HeaderValue, Response, header};
 use percent_encoding::percent_decode_str;
 
 use super::Sidecar;
-use super::body::Body;
 use super::control::in_force::limits_queue;
 use super::enqueue::unreadable;
-use super::respond::Fault;
+use crate::answers::body::Body;
+use crate::answers::respond::Fault;
 use crate::json::{self, Json};
 use crate::limit::Space;
 use crate::policy::subqueue;

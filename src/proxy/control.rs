@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::live::Live;
-use super::load::Seldom;
+use crate::answers::load::Seldom;
 use named::KnownKeys;
 
 /// What is set: by the config, by people over HTTP, and by jobs.

@@ -12,13 +12,13 @@ mod overflow;
 mod routes;
 mod sent;
 
-use super::body::Body;
 use super::control::in_force::limits_queue;
 use super::control::named::{self, Brought};
 use super::enqueued;
 use super::outlive::to_the_end;
-use super::respond::{self, Fault};
 use super::{Proxy, Sidecar, refuse};
+use crate::answers::body::Body;
+use crate::answers::respond::{self, Fault};
 use crate::store::LedgerExt;
 use crate::subqueues::mirror::{self, Forgotten, MetaOf};
 use std::sync::Arc;

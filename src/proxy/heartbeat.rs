@@ -15,10 +15,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument as _;
 
-use super::body::Body;
 use super::outlive::to_the_end;
 use super::prove::{Extension, named};
-use super::{DEFAULT_VISIBILITY, Proxy, calls, ours, respond, rows};
+use super::{DEFAULT_VISIBILITY, Proxy, calls, ours, rows};
+use crate::answers::body::Body;
+use crate::answers::respond;
 use crate::json::{Json, Kind, Member, Splice, quote};
 use crate::store::{Change, KnownRow, LedgerExt, Row};
 use crate::told::metrics::Counted;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::load::Urgency;
 use super::{Sidecar, depth, waiting, why};
+use crate::answers::load::Urgency;
 use crate::duration;
 use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
 use crate::policy::numbers;

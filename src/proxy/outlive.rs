@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use super::load::Threads;
+use crate::answers::load::Threads;
 
 /// What is under way: in the threads, and beside the requests that are answered, by who waits for its end.
 #[derive(Default, Debug)]

@@ -15,14 +15,14 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use tokio::time::{Instant, sleep};
 
-use super::body::Body;
 use super::control::shape::rfc3339;
 use super::depth;
 use super::outlive::to_the_end;
-use super::respond::{self, Fault};
 use super::scope::Sight;
 use super::sweep::adopt::{self, LimitedBefore};
 use super::{Proxy, Sidecar, calls, hiding, paused, refuse, rows, siblings};
+use crate::answers::body::Body;
+use crate::answers::respond::{self, Fault};
 use crate::hold::Tally;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;

@@ -8,13 +8,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 use tokio::sync::SemaphorePermit;
 
-use super::body::{self, Body};
 use super::control::{self, guard, limits, overrides, queue_config, tenants};
 use super::enqueue::{self, Sends};
-use super::load::{Load, Service, Urgency};
-use super::respond::{self, Fault, Own};
 use super::settle::{self, Verb};
-use super::{Sidecar, about, bases, fetch, heartbeat, outside, pass, refuse, stream};
+use super::{Sidecar, about, bases, fetch, heartbeat, outside, refuse, stream};
+use crate::answers::body::{self, Body};
+use crate::answers::load::{Load, Service, Urgency};
+use crate::answers::pass;
+use crate::answers::respond::{self, Fault, Own};
 use crate::config::TlsSettings;
 use crate::subqueues::{merged::merged, names::ReplyKind};
 use crate::tls::ListenerTls;

@@ -18,12 +18,12 @@ use http::request::Parts;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::body::{Body, Watch as _};
 use super::hiding::{self, Hidden};
 use super::outlive::to_the_end;
-use super::respond::{self, Fault};
 use super::runs::RunTimes;
 use super::{Proxy, depth, prove, refuse, rows};
+use crate::answers::body::{Body, Watch as _};
+use crate::answers::respond::{self, Fault};
 use crate::limit::Key;
 use crate::store::{Claimed, End, KnownRow, LedgerExt, Row, StoreError};
 use crate::subqueues::mirror;

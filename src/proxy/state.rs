@@ -19,12 +19,12 @@ use serde_json::value::RawValue;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
-use super::body::Body;
 use super::control::limits::{self, KeyFacts};
 use super::control::shape::{LimitView, rfc3339};
-use super::respond::Fault;
 use super::why::{self, Applied, Cause, Hung};
 use super::{Proxy, Sidecar, depth, ours, waiting};
+use crate::answers::body::Body;
+use crate::answers::respond::Fault;
 use crate::json::Json;
 use crate::limit::{Key, Space};
 use crate::policy;

@@ -17,10 +17,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use uuid::Uuid;
 
-use super::body::Body;
-use super::respond::Fault;
 use super::scope::TENANT;
 use super::{Proxy, Sidecar, ours, refuse};
+use crate::answers::body::Body;
+use crate::answers::respond::Fault;
 use crate::limit::Timestamp;
 use crate::store::LedgerExt;
 use crate::told::events::{

@@ -14,8 +14,8 @@ use super::bounds::ListenerBounds;
 use super::connection::connection;
 use super::requests::Listening;
 use super::watchdog::Flags;
+use crate::answers::load::{Seldom, Service};
 use crate::net::Listener;
-use crate::proxy::load::{Seldom, Service};
 use crate::tls::ListenerTls;
 
 /// The pause after a failed accept. A process without free file descriptors would fail again at once.

@@ -13,9 +13,9 @@ use hyper::body::Incoming;
 
 use super::bounds::ListenerBounds;
 use super::rules;
-use crate::proxy::body::Body;
-use crate::proxy::load::{Load, Seldom, Service, Urgency};
-use crate::proxy::respond::{self, Fault};
+use crate::answers::body::Body;
+use crate::answers::load::{Load, Seldom, Service, Urgency};
+use crate::answers::respond::{self, Fault};
 use crate::wire::traces;
 
 /// What all connections of a listener share.

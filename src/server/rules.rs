@@ -5,7 +5,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, StatusCode, Uri, Version};
 
-use crate::proxy::respond::Fault;
+use crate::answers::respond::Fault;
 use crate::wire::upstream::{HEADER_LINES, named_by_connection};
 
 /// The tenant header of the OJS multi-tenancy text.

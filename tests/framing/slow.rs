@@ -3,8 +3,8 @@
 use http::Response;
 use http::request::Parts;
 use hyper::body::Incoming;
-use ojs_throttle::proxy::body::Body;
-use ojs_throttle::proxy::load::Urgency;
+use ojs_throttle::answers::body::Body;
+use ojs_throttle::answers::load::Urgency;
 use ojs_throttle::server::{ListenerBounds, Service};
 use tokio::sync::Notify;
 

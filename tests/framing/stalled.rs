@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use ojs_throttle::proxy::body::Body;
+use ojs_throttle::answers::body::Body;
 use ojs_throttle::server::{ListenerBounds, Service};
 use ojs_throttle::tls::{ClientFiles, ClientTls, ListenerTls, PlatformRoots};
 use rustls::pki_types::ServerName;

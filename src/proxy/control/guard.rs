@@ -14,9 +14,9 @@ use http::request::Parts;
 use http::uri::Authority;
 use subtle::ConstantTimeEq;
 
+use crate::answers::load::BearsAdminName;
+use crate::answers::respond::Fault;
 use crate::proxy::Sidecar;
-use crate::proxy::load::BearsAdminName;
-use crate::proxy::respond::Fault;
 
 /// Marks a request that came with the control token.
 #[derive(Clone, Copy)]

@@ -1,7 +1,6 @@
 //! Inspection: `GET /ojs/v1/rate-limits` and `…/{key}` (rate-limiting text, sections 10.1 and 10.3).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::Response;
 use http::request::Parts;
@@ -10,10 +9,10 @@ use super::guard::{not_allowed, reads};
 use super::in_force::set_for_queue;
 use super::named::Waiting;
 use super::shape::{self, LimitView};
+use crate::answers::body::Body;
+use crate::answers::respond::{self, Fault};
 use crate::limit::{Cost, Key, KeyState, Limited, Limits, Rate, Space, Timestamp};
 use crate::policy::{self, PolicySet, Template, strictest};
-use crate::proxy::body::Body;
-use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, Sidecar, siblings, waiting};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError, Usage};
 
@@ -455,10 +454,4 @@ pub(in crate::proxy) fn unknown_key(key: &str) -> Fault {
             "a policy's key is known once a worker has claimed a job with it, one that jobs bring once such a job is enqueued"
         }
     })
-}
-
-impl From<StoreError> for Fault {
-    fn from(error: StoreError) -> Fault {
-        Fault::new("store_unavailable", error.to_string()).later(Duration::from_secs(1))
-    }
 }

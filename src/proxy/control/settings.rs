@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::named;
+use crate::answers::respond::Fault;
 use crate::bounds::Given;
 use crate::hold::{Held, Relimited};
 use crate::policy::PolicySet;
 use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Subqueue, SubqueueMark};
 use crate::proxy::live::Live;
-use crate::proxy::respond::Fault;
 use crate::proxy::{ProxySettings, Sidecar, depth, job};
 use crate::store::{Change, LedgerExt, MAX_SETTINGS};
 

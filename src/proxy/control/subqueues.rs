@@ -4,9 +4,9 @@ use http::request::Parts;
 use serde_json::{Value, json};
 
 use super::settings;
+use crate::answers::respond::Fault;
 use crate::policy::subqueue::{MOST, MOST_OF_ALL, split};
 use crate::proxy::depth;
-use crate::proxy::respond::Fault;
 use crate::proxy::why::out_of_reach;
 use crate::proxy::{Proxy, Sidecar};
 use crate::store::LedgerExt;

@@ -9,14 +9,14 @@ use super::guard;
 use super::overrides::{field, json};
 use super::queue_config::has_no_route;
 use super::settings;
+use crate::answers::body::Body;
+use crate::answers::respond::{self, Fault};
 use crate::json::{Json, Kind, quote};
 use crate::limit::Key;
 use crate::policy::FieldError;
 use crate::policy::fields::{Fields, JsonObject, Strangers};
 use crate::proxy::Proxy;
-use crate::proxy::body::Body;
 use crate::proxy::control::queue_config;
-use crate::proxy::respond::{self, Fault};
 use crate::wire::upstream::Reply;
 
 /// The member that is ours.

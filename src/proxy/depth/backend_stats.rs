@@ -7,8 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::answers::load::Seldom;
 use crate::bounds::{Away, StatsAnswer};
-use crate::proxy::load::Seldom;
 
 /// What was learnt of the backend's statistics.
 #[derive(Debug, Default)]

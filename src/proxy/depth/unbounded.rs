@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use parking_lot::Mutex;
 
+use crate::answers::load::Seldom;
 use crate::log::cut;
 use crate::proxy::BackendFacts;
-use crate::proxy::load::Seldom;
 
 /// More queues without bounds than this are not warned of one by one.
 const MOST_WARNED: usize = 1_000;

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use http::header;
 use http::request::Parts;
 
+use crate::answers::respond::Fault;
 use crate::config::EgressSettings;
 use crate::limit::Key;
 use crate::policy::CallValue;
-use crate::proxy::respond::Fault;
 use crate::wire::ojs;
 use crate::wire::upstream::named_by_connection;
 

@@ -3,7 +3,7 @@
 use http::Response;
 use http::header::{self, HeaderValue};
 
-use crate::proxy::body::Body;
+use crate::answers::body::Body;
 use crate::wire::upstream::BaseUrl;
 
 /// Has a redirect to the service itself come back here: as a path, which its caller asks of whom it has called.

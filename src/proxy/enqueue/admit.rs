@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::full::depth_headers;
 use super::sent::SentJob;
+use crate::answers::respond::Fault;
 use crate::bounds::{
     Admission, Awaited, Away, BoundGroup, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full,
     OverflowStrategy, PlaceInLine, TakenPlaces, Want,
@@ -22,7 +23,6 @@ use crate::policy::{JobView, Rendered};
 use crate::proxy::admit::LOOKS_AT_ONCE;
 use crate::proxy::depth;
 use crate::proxy::enqueue::{full, overflow};
-use crate::proxy::respond::Fault;
 use crate::proxy::{Proxy, Sidecar};
 use crate::wire::ojs;
 use crate::wire::upstream::{Reply, UpstreamError};

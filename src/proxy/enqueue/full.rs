@@ -8,8 +8,8 @@ use http::{HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::sent::SentJob;
+use crate::answers::respond::{Fault, More};
 use crate::bounds::{BoundMet, BoundUnit, Full};
-use crate::proxy::respond::{Fault, More};
 use crate::proxy::{Sidecar, depth};
 use crate::told::events::EventValue;
 

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
+use crate::answers::respond::Fault;
 use crate::json::{self, Json, JsonError, Kind, Member};
 use crate::policy::job::filed;
-use crate::proxy::respond::Fault;
 use crate::wire::ojs::DEPTH;
 
 /// The option whose value backends do not give back.

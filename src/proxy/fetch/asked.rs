@@ -10,10 +10,10 @@ use http::HeaderMap;
 use http::request::Parts;
 use smallvec::SmallVec;
 
+use crate::answers::respond::{self, Fault};
 use crate::hold::Lane;
 use crate::json::{Json, JsonError, Kind, Name, Reader, quote_to};
 use crate::proxy::job::{self, DEFAULT_VISIBILITY};
-use crate::proxy::respond::{self, Fault};
 use crate::proxy::shadow::Went;
 use crate::wire::ojs::DEPTH;
 use crate::wire::tick;

@@ -9,10 +9,10 @@ use bytes::{Bytes, BytesMut};
 use http::Response;
 use http::request::Parts;
 
+use crate::answers::body::{Body, Watch};
 use crate::hold::{Held, Lane};
 use crate::limit::PolicyAndKey;
 use crate::policy::subqueue::Subqueue;
-use crate::proxy::body::{Body, Watch};
 use crate::proxy::{Proxy, depth, ours, tell};
 use crate::told::metrics::{Counted, StartKind};
 use crate::wire::tick;

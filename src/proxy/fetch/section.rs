@@ -6,12 +6,12 @@ use smallvec::{SmallVec, smallvec};
 
 use super::asked::{self, Asked, Wanted, once};
 use super::cap::Cap;
+use crate::answers::respond::Fault;
 use crate::hold::Lane;
 use crate::policy::{Gate, PolicySet};
 use crate::proxy::Sidecar;
 use crate::proxy::control::in_force;
 use crate::proxy::live::Live;
-use crate::proxy::respond::Fault;
 use crate::store::LedgerExt;
 
 /// What can touch a FETCH here, found out once.

@@ -10,8 +10,8 @@ use hashbrown::DefaultHashBuilder;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::answers::body::Watch;
 use crate::proxy::Sidecar;
-use crate::proxy::body::Watch;
 use crate::store::{Claim, Gen};
 use crate::wire::tick;
 

@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::pace::{EVERY, ticks};
+use crate::answers::load::Seldom;
 use crate::hold::is_late;
 use crate::proxy::Proxy;
-use crate::proxy::load::Seldom;
 use crate::proxy::prove::{self, Extension, Named, Word};
 use crate::store::{Claimed, LedgerExt};
 

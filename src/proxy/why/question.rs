@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
+use crate::answers::respond::Fault;
 use crate::json::quote;
 use crate::limit::Key;
 use crate::proxy::control::limits;
-use crate::proxy::respond::Fault;
 use crate::wire::ojs;
 
 /// What is asked about.

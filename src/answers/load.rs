@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::body::Body;
-use crate::tls::ListenerTls;
-use crate::wire::upstream::Upstream;
+use ojs_tls::ListenerTls;
+use ojs_wire::upstream::Upstream;
 
 /// How long a thing that goes on is not said again.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -111,7 +111,7 @@ impl Seldom {
 
 /// The threads of a sidecar, as its gauges see them.
 #[derive(Debug, Default)]
-pub(super) struct Threads {
+pub struct Threads {
     loads: Mutex<Vec<Arc<Load>>>,
     /// Of any thread: they all know the same of the backend.
     upstream: OnceLock<Upstream>,
@@ -119,7 +119,7 @@ pub(super) struct Threads {
 
 impl Threads {
     /// One more thread, with its way to the backend: where it counts what it has in hand.
-    pub(super) fn add(&self, upstream: &Upstream) -> Arc<Load> {
+    pub fn add(&self, upstream: &Upstream) -> Arc<Load> {
         let load = Arc::<Load>::default();
         let mut loads = self.loads.lock();
         loads.push(Arc::clone(&load));
@@ -127,14 +127,15 @@ impl Threads {
         load
     }
 
-    pub(super) fn sum(&self, of: impl Fn(&Load) -> &AtomicUsize) -> usize {
+    /// The sum of one number over all threads.
+    pub fn sum(&self, of: impl Fn(&Load) -> &AtomicUsize) -> usize {
         let loads = self.loads.lock();
         let each = loads.iter().map(|load| of(load).load(Ordering::Relaxed));
         each.sum()
     }
 
     /// Whether the backend is away, as far as any thread knows.
-    pub(super) fn backend_is_away(&self) -> bool {
+    pub fn backend_is_away(&self) -> bool {
         self.upstream.get().is_some_and(Upstream::is_away)
     }
 }

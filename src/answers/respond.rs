@@ -17,10 +17,11 @@ use codes::declared;
 pub use codes::{CODES, Code};
 
 use super::body::{Body, ReadError};
-use crate::config::MediaType;
-use crate::subqueues::mirror;
-use crate::wire::ojs::{self, BadPath};
-use crate::wire::upstream::{FEW_HEADER_LINES, HEADER_LINES, Reply, SendError, UpstreamError};
+use ojs_config::MediaType;
+use ojs_store::StoreError;
+use ojs_subqueues::mirror;
+use ojs_wire::ojs::{self, BadPath};
+use ojs_wire::upstream::{FEW_HEADER_LINES, HEADER_LINES, Reply, SendError, UpstreamError};
 
 /// What went wrong, as the client is told. Answered in the envelope of OJS backends:
 /// `{"error":{"code","message","retryable","request_id","hint",…}}`.
@@ -101,7 +102,7 @@ impl Fault {
     }
 
     /// What it says, and what to do.
-    pub(super) fn words(&self) -> (&str, &'static str) {
+    pub fn words(&self) -> (&str, &'static str) {
         (&self.message, self.hint)
     }
 
@@ -120,7 +121,7 @@ impl Fault {
 
     /// 400: deeper than is read.
     pub fn deep() -> Fault {
-        let most = crate::wire::ojs::DEPTH;
+        let most = ojs_wire::ojs::DEPTH;
         Fault::bad_request(format!("the body is nested deeper than {most} levels"))
             .hinting("leave levels out, or send what is nested as the text of one string")
     }
@@ -340,6 +341,12 @@ impl From<BadPath> for Fault {
     }
 }
 
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Fault {
+        Fault::new("store_unavailable", error.to_string()).later(Duration::from_secs(1))
+    }
+}
+
 impl From<ReadError> for Fault {
     fn from(error: ReadError) -> Fault {
         let message = error.to_string();
@@ -368,7 +375,7 @@ pub fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Takes the headers of a request to send them on, and leaves what its reply depends on: its id.
-pub(super) fn take_headers(parts: &mut Parts) -> HeaderMap {
+pub fn take_headers(parts: &mut Parts) -> HeaderMap {
     let mut left = HeaderMap::new();
     if let Some(id) = request_id(&parts.headers) {
         left.insert(ojs::REQUEST_ID, id);
@@ -382,7 +389,7 @@ pub fn fresh_id() -> Option<HeaderValue> {
 }
 
 /// A backend's reply that was read whole, as it goes to the client; whatever job it shows, it shows no mirror.
-pub(super) fn theirs(mut reply: Reply) -> Response<Body> {
+pub fn theirs(mut reply: Reply) -> Response<Body> {
     if let Some(hidden) = mirror::hide_all(&reply.body) {
         reply.body = hidden.into();
     }
@@ -390,7 +397,7 @@ pub(super) fn theirs(mut reply: Reply) -> Response<Body> {
 }
 
 /// What came of a call, as it goes to the client. `fault`: what it is told where the backend did not answer.
-pub(super) fn answer(
+pub fn answer(
     parts: &Parts,
     answer: Result<Reply, UpstreamError>,
     fault: BackendFault,
@@ -402,7 +409,7 @@ pub(super) fn answer(
 }
 
 /// A success of our own.
-pub(super) fn json(parts: &Parts, body: impl Into<Bytes>) -> Response<Body> {
+pub fn json(parts: &Parts, body: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(Body::from(body.into()));
     ours(&parts.headers, response.headers_mut());
     response
@@ -448,12 +455,12 @@ pub fn relabel(headers: &mut HeaderMap) -> bool {
 }
 
 /// A reply of our own that is no success.
-pub(super) fn refuse(parts: &Parts, fault: Fault) -> Response<Body> {
+pub fn refuse(parts: &Parts, fault: Fault) -> Response<Body> {
     fault.reply(request_id(&parts.headers))
 }
 
 /// The headers of a success of our own.
-pub(super) fn ours(request: &HeaderMap, reply: &mut HeaderMap) {
+pub fn ours(request: &HeaderMap, reply: &mut HeaderMap) {
     reply.insert(header::CONTENT_TYPE, ojs::MEDIA_TYPE);
     reply.insert(ojs::OJS_VERSION, ojs::VERSION);
     if let Some(id) = request_id(request).or_else(fresh_id) {

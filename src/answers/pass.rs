@@ -14,7 +14,7 @@ use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
 
 use super::body::Body;
 use super::respond::{self, BackendFault, Fault};
-use crate::wire::upstream::{self, ReplyBody, RequestBody, Upstream, UpstreamError};
+use ojs_wire::upstream::{self, ReplyBody, RequestBody, Upstream, UpstreamError};
 
 /// Sends a request on as it is and streams the reply back. The body may have been read already
 /// ([`bytes::Bytes`]) or not ([`hyper::body::Incoming`]). `fault`: where the request may make the

@@ -11,8 +11,8 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 
-pub use crate::wire::upstream::BodyError;
-use crate::wire::upstream::{NotCollected, ReplyBody, collect, hold};
+pub use ojs_wire::upstream::BodyError;
+use ojs_wire::upstream::{NotCollected, ReplyBody, collect, hold};
 
 /// Is told when a reply leaves. Dropped untold, the reply never left: undo in `Drop`.
 pub trait Watch: Send {
