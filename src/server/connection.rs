@@ -26,14 +26,14 @@ use super::io::Guarded;
 use super::requests::Listening;
 use super::watchdog::{Flags, GivenPart, OnEnd, Watchdog};
 use super::{forwarded, rules};
-use crate::answers::body::{Body, BodyError, Tunnel};
-use crate::answers::load::{BearsAdminName, Service};
-use crate::answers::respond::{self, Fault, Own};
-use crate::net::Stream;
-use crate::tls::{self, PROTOCOLS};
-use crate::wire::ojs;
-use crate::wire::tick;
-use crate::wire::upstream::{HEADER_LINES, WakeGate};
+use ojs_answers::body::{Body, BodyError, Tunnel};
+use ojs_answers::load::{BearsAdminName, Service};
+use ojs_answers::respond::{self, Fault, Own};
+use ojs_net::Stream;
+use ojs_tls::{self as tls, PROTOCOLS};
+use ojs_wire::ojs;
+use ojs_wire::tick;
+use ojs_wire::upstream::{HEADER_LINES, WakeGate};
 
 /// The largest head of a request, in bytes. A larger one is answered 431.
 const HEAD: usize = 32 * 1024;

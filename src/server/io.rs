@@ -14,8 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::watchdog::Flags;
-use crate::answers::respond::Fault;
-use crate::net::Stream;
+use ojs_answers::respond::Fault;
+use ojs_net::Stream;
 
 /// The most bytes that are read behind a request in progress. With more there, it is not seen that its client hangs up.
 const AHEAD: usize = 4 * 1024;

@@ -14,9 +14,9 @@ use super::bounds::ListenerBounds;
 use super::connection::connection;
 use super::requests::Listening;
 use super::watchdog::Flags;
-use crate::answers::load::{Seldom, Service};
-use crate::net::Listener;
-use crate::tls::ListenerTls;
+use ojs_answers::load::{Seldom, Service};
+use ojs_net::Listener;
+use ojs_tls::ListenerTls;
 
 /// The pause after a failed accept. A process without free file descriptors would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -13,10 +13,10 @@ use hyper::body::Incoming;
 
 use super::bounds::ListenerBounds;
 use super::rules;
-use crate::answers::body::Body;
-use crate::answers::load::{Load, Seldom, Service, Urgency};
-use crate::answers::respond::{self, Fault};
-use crate::wire::traces;
+use ojs_answers::body::Body;
+use ojs_answers::load::{Load, Seldom, Service, Urgency};
+use ojs_answers::respond::{self, Fault};
+use ojs_wire::traces;
 
 /// What all connections of a listener share.
 #[derive(Debug)]

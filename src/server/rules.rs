@@ -5,8 +5,8 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, StatusCode, Uri, Version};
 
-use crate::answers::respond::Fault;
-use crate::wire::upstream::{HEADER_LINES, named_by_connection};
+use ojs_answers::respond::Fault;
+use ojs_wire::upstream::{HEADER_LINES, named_by_connection};
 
 /// The tenant header of the OJS multi-tenancy text.
 const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");

@@ -13,8 +13,8 @@ use rustls::pki_types::CertificateDer;
 use tokio::time::{Instant, Sleep};
 
 use super::bounds::ListenerBounds;
-use crate::tls::{self, ListenerTls};
-use crate::wire::tick;
+use ojs_tls::{self as tls, ListenerTls};
+use ojs_wire::tick;
 
 /// State that the parts of one connection share with its watchdog. All run in one task, so the atomics need no order.
 #[derive(Debug, Default)]

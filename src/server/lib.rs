@@ -9,6 +9,6 @@ mod requests;
 mod rules;
 mod watchdog;
 
-pub use crate::answers::load::Service;
 pub use bounds::ListenerBounds;
 pub use listener::serve;
+pub use ojs_answers::load::Service;
