@@ -3,7 +3,7 @@
 //! whose key has no room a single job is held, its head: so a tenant's backlog stands in nobody's way, and all that
 //! waits, wakes and is shown of held jobs works as it does without.
 //!
-//! [`Subqueues`] knows which queues have them, and [`SubqueueTurns`] which of them are to be asked next.
+//! [`Subqueues`] knows which queues have them, and `SubqueueTurns` which of them are to be asked next.
 
 mod bases;
 mod book;
