@@ -27,12 +27,9 @@ use crate::hold::Tally;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
 use crate::store::LedgerExt;
-use crate::subqueues::{
-    merged::merged,
-    mirror,
-    names::ReplyKind,
-    {BesideWaiting, ToldNumbers},
-};
+use crate::subqueues::merged::merged;
+use crate::subqueues::names::ReplyKind;
+use crate::subqueues::{BesideWaiting, ToldNumbers, mirror};
 use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::{Call, Reply, UpstreamError};
 
