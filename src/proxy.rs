@@ -6,7 +6,7 @@
 //! | part | what it does |
 //! |---|---|
 //! | `sidecar`, `live` | the state of this sidecar; what its file says now |
-//! | `service`, `pass` | names the operation and calls its function; streams what is nobody's |
+//! | `service` | names the operation and calls its function; streams what is nobody's |
 //! | `fetch` | gathers, grants, goes; waits where that may help |
 //! | `settle`, `heartbeat` | ends jobs and keeps them alive, and never fails on the sidecar's account |
 //! | `enqueue`, `depth` | checks and mirrors what jobs bring; admits them to bounded queues, whose depth is found out |
@@ -20,7 +20,7 @@
 //! | `egress` | calls that workers make to a service, under the keys of their jobs |
 //! | `process` | whether the process takes work, and whether its file is in force |
 //! | `hiding`, `paused` | what keeps held jobs from going out, beside their limits |
-//! | `calls`, `rows`, `job`, `scope`, `body`, `respond`, … | what the others share |
+//! | `calls`, `rows`, `job`, `scope`, … | what the others share |
 
 mod about;
 mod admit;

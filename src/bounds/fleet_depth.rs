@@ -76,7 +76,9 @@ impl FleetDepth {
     pub(super) fn reserve(&mut self, jobs: u64) {
         let granted = jobs.min(self.granted);
         self.granted -= granted;
-        self.unasked += jobs - granted;
+        if self.is_on() {
+            self.unasked += jobs - granted;
+        }
         self.change(i64::try_from(jobs - granted).unwrap_or(i64::MAX));
     }
 

@@ -4,6 +4,8 @@
 //! waits, wakes and is shown of held jobs works as it does without.
 //!
 //! [`Subqueues`] knows which queues have them, and `SubqueueTurns` which of them are to be asked next.
+//! [`names`] and [`merged`] hide the names of subqueues in replies; [`mirror`] is what a job carries through a backend that
+//! forgets it.
 
 mod bases;
 mod book;
