@@ -19,7 +19,16 @@
 //! | [`admin`] | the admin port: `/livez`, `/readyz`, `/metrics`, the page, and `/throttle/v1`: the state, `why`, verbs |
 //! | [`server`] | the listener: one task for each connection; it refuses heads that can be read in two ways |
 //! | [`answers`] | what a request is answered with: bodies, faults with their codes, and what streams through |
-//! | [`proxy`] | one function for each operation; everything else streams through |
+//! | [`front`] | names the operation of each request and calls its room; everything else streams through |
+//! | [`control`] | what people set over HTTP: limits of keys, queues and tenants, and the verbs of the admin port |
+//! | [`show`] | what readers are shown: state, `why`, limits, gauges; it decides nothing |
+//! | [`jobs`] | FETCH, the sweep that nobody asks for, and what the fleet's other sidecars hold |
+//! | [`egress`] | calls that workers make to a service, under the keys of their jobs |
+//! | [`admit`] | enqueues, and how deep bounded queues are |
+//! | [`shadow`] | plays what entries would have done that are only tried |
+//! | [`settle`] | ACK, nack and heartbeat; they never fail on the sidecar's account |
+//! | [`inquiry`] | what the sidecar asks the backend by itself, and what it makes of the answers |
+//! | [`desk`] | the state that all rooms share, and the handle of each thread |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
 //! | [`subqueues`] | where a backlog of any depth waits, which of it is asked next, and what hides its names |
 //! | [`store`] | usage under its key, rows of jobs that are out, what was set by hand: each operation one atomic step |
@@ -44,32 +53,32 @@
 //! From its first byte to its last, with the files in the order in which it meets them. Paths are under `src/`.
 //!
 //! 1. **Read.** `server/connection.rs` serves the connection; a head that could be read in two ways is refused.
-//!    `proxy/service.rs` names the operation (`wire/ojs.rs`) and has the body read. `proxy/fetch/answer.rs` goes on from
-//!    there to the end: it reads what is asked (`proxy/fetch/asked.rs`) and whose credentials these are
-//!    (`proxy/scope.rs`).
-//! 2. **Sections.** `proxy/fetch/section.rs` finds out once what can touch a FETCH here at all (its `Reach`). Then it
+//!    `front/service.rs` names the operation (`wire/ojs.rs`) and has the body read. `jobs/fetch/answer.rs` goes on from
+//!    there to the end: it reads what is asked (`jobs/fetch/asked.rs`) and whose credentials these are
+//!    (`desk/scope.rs`).
+//! 2. **Sections.** `jobs/fetch/section.rs` finds out once what can touch a FETCH here at all (its `Reach`). Then it
 //!    asks of each queue what its name alone says of limits (`policy/gate.rs`). If no
 //!    limit can touch any of them, the request goes to the backend as it came, and so does the reply, unless a job in it
-//!    brings limits of its own (`proxy/fetch/whole.rs`).
-//! 3. **Gather.** `proxy/fetch/gather.rs` has claims made, queue by queue, until as much is held as the worker wants that
+//!    brings limits of its own (`jobs/fetch/whole.rs`).
+//! 3. **Gather.** `jobs/fetch/gather.rs` has claims made, queue by queue, until as much is held as the worker wants that
 //!    may start, for 200 ms in all. A claim is capped by what a queue's own limits let start in the next 200 ms, and by
-//!    the free places of the hold (`proxy/fetch/cap.rs`). Of a queue with subqueues, `subqueues/turns.rs` says
-//!    which are asked. Claims run in tasks of their own (`proxy/fetch/claim.rs`); those under way are known
-//!    (`proxy/fetch/claims.rs`), so that FETCHes share them, and the next one asks for what all who wait miss.
-//! 4. **Hold.** What a claim brings is read (`proxy/fetch/reply.rs`, each job by `proxy/job.rs`) and held
+//!    the free places of the hold (`jobs/fetch/cap.rs`). Of a queue with subqueues, `subqueues/turns.rs` says
+//!    which are asked. Claims run in tasks of their own (`jobs/fetch/claim.rs`); those under way are known
+//!    (`desk/claims.rs`), so that FETCHes share them, and the next one asks for what all who wait miss.
+//! 4. **Hold.** What a claim brings is read (`jobs/fetch/reply.rs`, each job by `inquiry/job.rs`) and held
 //!    (`hold/locked.rs`), in groups that are limited alike (`hold/queue.rs`).
-//! 5. **Grant.** `proxy/fetch/grant.rs` picks by priority, then round robin over keys, then in order (`hold/pick.rs`). A job
-//!    that has waited is proven to be ours still (`proxy/prove.rs`). The store asks all limits of each job and takes from
+//! 5. **Grant.** `jobs/fetch/grant.rs` picks by priority, then round robin over keys, then in order (`hold/pick.rs`). A job
+//!    that has waited is proven to be ours still (`inquiry/prove.rs`). The store asks all limits of each job and takes from
 //!    all of them or from none, in one step (`store/engine.rs`, for each key `limit/state.rs`). What is refused waits on,
 //!    or is ended in the backend where its limit says `drop`.
-//! 6. **Go.** The answer leaves with what was granted (`proxy/fetch/handout.rs`). A worker that hung up before the
+//! 6. **Go.** The answer leaves with what was granted (`jobs/fetch/handout.rs`). A worker that hung up before the
 //!    connection took the reply's body gets nothing: the start is undone and the job is held for the next one.
 //! 7. **Wait.** Nothing may start, but soon: the FETCH stands in line until a slot or a time comes, at most
-//!    `fetch.max_wait`, and gathers again (`proxy/fetch/wait.rs`).
+//!    `fetch.max_wait`, and gathers again (`jobs/fetch/wait.rs`).
 //!
 //! # One ACK
 //!
-//! 1. [`proxy`] reads the job's id and finds its row in the [`store`]: who claimed it, and under which id
+//! 1. [`settle`] reads the job's id and finds its row in the [`store`]: who claimed it, and under which id
 //!    the backend knows the claim.
 //! 2. The ACK goes upstream ([`wire`]) under that id, again and again for a while if no answer comes: the job ran,
 //!    and nobody else may run it.
@@ -78,7 +87,7 @@
 //!
 //! # Unasked
 //!
-//! Loops do the work that no request asks for, and none of them waits for another: `attend` in `proxy/sweep.rs` starts
+//! Loops do the work that no request asks for, and none of them waits for another: `attend` in `jobs/sweep.rs` starts
 //! them.
 //!
 //! # Words
@@ -133,14 +142,23 @@
 //! main      -> program
 //! program   -> ask backend cli config demo doctor life log net otlp run store wire
 //! demo      -> backend cli client config net run store wire
-//! doctor    -> ask client config duration net proxy::BackendFacts proxy::Stranger run store wire
+//! doctor    -> ask client config duration net desk::BackendFacts desk::Stranger run store wire
 //! ask       -> cli client config duration limit net tls wire
 //! client    -> wire
-//! run       -> admin config life net proxy server store tls told wire
+//! run       -> admin config desk egress inquiry jobs life net server show store tls told wire
 //! cli       -> config duration manual ship
-//! admin     -> answers config proxy server tls told
+//! admin     -> answers config control desk server show tls told
 //! server    -> answers net tls wire
-//! proxy     -> answers bounds config duration hold json limit log policy store subqueues tls told wire
+//! front     -> admit answers config control desk hold inquiry jobs json limit settle show store subqueues tls told wire
+//! control   -> admit answers bounds desk duration inquiry json limit policy show store subqueues wire
+//! show      -> answers bounds desk duration hold inquiry jobs json limit policy shadow store subqueues told wire
+//! jobs      -> admit answers bounds desk egress hold inquiry json limit log policy shadow store subqueues told wire
+//! egress    -> answers config desk inquiry limit policy settle store told wire
+//! admit     -> answers bounds desk hold inquiry json limit log policy store subqueues told wire
+//! shadow    -> desk hold inquiry json limit policy store wire
+//! settle    -> answers desk inquiry json limit policy store subqueues told wire
+//! inquiry   -> answers bounds config desk duration hold json limit log policy store subqueues told wire
+//! desk      -> answers bounds config duration hold json limit log policy store subqueues told wire
 //! answers   -> config store subqueues tls wire
 //! subqueues -> bounds hold json limit policy store wire
 //! config    -> bounds duration limit policy store tls wire
@@ -198,15 +216,24 @@ pub use {
 };
 
 pub mod admin;
+pub mod admit;
 pub mod ask;
 pub mod cli;
 pub mod client;
+pub mod control;
 pub mod demo;
+pub mod desk;
 pub mod doctor;
+pub mod egress;
+pub mod front;
+pub mod inquiry;
+pub mod jobs;
 pub mod life;
 pub mod manual;
 pub mod otlp;
 pub mod program;
-pub mod proxy;
 pub mod run;
+pub mod settle;
+pub mod shadow;
 pub mod ship;
+pub mod show;

@@ -464,6 +464,51 @@ fn what_ships_raises_each_crate_that_a_release_lowers() {
     assert!(dist.values().all(|level| level == "2"), "{dist:?}");
 }
 
+/// How many parts of the sidecar's state each room reads. A room that needs fewer lowers its number here.
+#[test]
+fn rooms_read_no_more_of_the_state_than_before() {
+    let most = [
+        ("front", 13),
+        ("control", 8),
+        ("show", 16),
+        ("jobs", 13),
+        ("egress", 7),
+        ("admit", 10),
+        ("shadow", 5),
+        ("settle", 12),
+        ("inquiry", 13),
+    ];
+    let state = fs::read_to_string(src().join("desk/sidecar.rs")).unwrap();
+    let state = state.split("pub struct Sidecar {").nth(1).unwrap();
+    let state = state.split("\n}").next().unwrap().lines();
+    let parts: Vec<&str> = state
+        .filter_map(|line| line.trim().strip_prefix("pub(crate) ")?.split(':').next())
+        .collect();
+    assert!(parts.len() > 10, "{parts:?}");
+    let sources = sources();
+    let read = |room: &str| {
+        let of_room = sources.iter().filter(|(module, _)| module == room);
+        let texts: Vec<String> = of_room
+            .map(|(_, path)| fs::read_to_string(path).unwrap())
+            .map(|text| {
+                let program = text.split("#[cfg(test)]\nmod ").next().unwrap();
+                // A chain may be broken over lines.
+                program.split_whitespace().collect()
+            })
+            .collect();
+        let reads = |part: &&str| {
+            let at = format!("sidecar.{part}");
+            let ends =
+                |text: &str| !text.starts_with(|c: char| c.is_alphanumeric() || "_(".contains(c));
+            let mut texts = texts.iter().flat_map(|text| text.split(&*at).skip(1));
+            texts.any(ends)
+        };
+        parts.iter().filter(|part| reads(part)).count()
+    };
+    let found = most.map(|(room, _)| (room, read(room)));
+    assert_eq!(found, most);
+}
+
 /// The page that walks one FETCH names all files that it meets, and no more than a reader can hold in mind.
 #[test]
 fn a_fetch_reads_in_few_files() {
@@ -479,10 +524,10 @@ fn a_fetch_reads_in_few_files() {
     }
     // What only names the parts, keeps what they share, or is for a case beside the way.
     let beside = ["drain", "fetching", "naming", "pollers", "request", "way"];
-    for entry in fs::read_dir(src().join("proxy/fetch")).unwrap() {
+    for entry in fs::read_dir(src().join("jobs/fetch")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();
-        let named = files.contains(&&*format!("proxy/fetch/{name}.rs"));
+        let named = files.contains(&&*format!("jobs/fetch/{name}.rs"));
         assert!(named || beside.contains(&name), "{name} is not on the page");
     }
     assert!(files.len() <= 25, "one FETCH takes {} files", files.len());

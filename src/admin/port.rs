@@ -18,10 +18,11 @@ use super::page;
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault};
 use crate::config::TlsSettings;
-use crate::proxy::control::{guard, verbs};
-use crate::proxy::state::{SidecarFacts, States};
-use crate::proxy::{ADMIN, Proxy, measure};
+use crate::control::verbs;
+use crate::desk::{ADMIN, Proxy, guard};
 use crate::server;
+use crate::show::measure;
+use crate::show::state::{SidecarFacts, States};
 use crate::tls::ListenerTls;
 use crate::told::metrics::Metrics;
 

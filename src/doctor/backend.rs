@@ -13,11 +13,10 @@ use super::probe::{Probe, Probed};
 use super::surroundings::DoctorEnv;
 use crate::client::JsonClient;
 use crate::config::{self, Settings, StoreUrl};
-use crate::duration;
-use crate::proxy::{BackendFacts, Stranger};
-use crate::run;
+use crate::desk::{BackendFacts, Stranger};
 use crate::store::sidecar_of;
 use crate::wire::upstream::{Reply, Upstream};
+use crate::{duration, run};
 
 const PART: &str = "backend";
 /// How long most SDKs sleep after an empty FETCH.

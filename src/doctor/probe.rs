@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::client::JsonClient;
-use crate::proxy::BackendFacts;
+use crate::desk::BackendFacts;
 
 /// The visibility that is asked for.
 const VISIBILITY_MS: u64 = 2_000;

@@ -1,6 +1,13 @@
 //! Puts other settings in force while the sidecar runs, all of them or none, and follows the file they are from.
 
+use crate::config::{
+    CertificateFile, ConfigFile, Diff, FolderWatch, RENEW, Report, Settings, Sources, digest_of,
+};
+use crate::desk::{Live, ProxySettings, Sidecar};
+use crate::inquiry::publish::publish;
+use crate::life;
 use crate::store::LedgerExt;
+use crate::told::metrics::Metrics;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,13 +19,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Registry, reload};
-
-use crate::config::{
-    CertificateFile, ConfigFile, Diff, FolderWatch, RENEW, Report, Settings, Sources, digest_of,
-};
-use crate::life;
-use crate::proxy::{self, Live, Sidecar};
-use crate::told::metrics::Metrics;
 
 /// How often the file is read although nothing was seen: some mounts report nothing.
 const EVERY: Duration = Duration::from_secs(2);
@@ -144,13 +144,13 @@ impl Reload {
         if diff.is_empty() && running.stands_as(&settings) {
             return ReloadOutcome::Unchanged;
         }
-        let next = match proxy::ProxySettings::new(Arc::clone(&settings), self.0.reset) {
+        let next = match ProxySettings::new(Arc::clone(&settings), self.0.reset) {
             Ok(next) => next,
             Err(field) => return ReloadOutcome::Refused(vec![field]),
         };
         // Nothing can fail from here on.
         tell_store(&self.0.sidecar, &settings);
-        let last = proxy::publish(&self.0.sidecar, next, Arc::clone(&settings.policies));
+        let last = publish(&self.0.sidecar, next, Arc::clone(&settings.policies));
         retired.push(last);
         drop(retired);
         self.let_go();

@@ -18,11 +18,13 @@ use super::storage;
 use super::surroundings::{Env, Stop};
 use crate::admin::Admin;
 use crate::config::{self, Settings};
+use crate::desk::{BackendFacts, Proxy, ProxySettings, Sidecar};
+use crate::egress::Egress;
+use crate::inquiry::adopt;
+use crate::jobs::sweep::{self, give_back};
 use crate::net::{Listener, Net};
-use crate::proxy::state::SidecarFacts;
-use crate::proxy::sweep::{self, adopt, give_back};
-use crate::proxy::{self, BackendFacts, Egress, Proxy, Sidecar};
 use crate::server;
+use crate::show::state::SidecarFacts;
 use crate::tls::ClientFiles;
 use crate::told::metrics::Metrics;
 use crate::wire::upstream::{self, Target, Upstream};
@@ -89,7 +91,7 @@ impl Running {
         .await?;
         let metrics = Metrics::new(settings.metrics.top_keys);
         let settings = Arc::new(settings);
-        let mut proxied = proxy::ProxySettings::new(Arc::clone(&settings), env.reset)
+        let mut proxied = ProxySettings::new(Arc::clone(&settings), env.reset)
             .map_err(|field| anyhow::anyhow!("{field} cannot stand in a header"))?;
         if proxied.worker_id.is_none() && matches!(env.net, Net::Tcp) {
             proxied.worker_id = stable_worker_id(data.local_addr()?.port());

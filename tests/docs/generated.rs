@@ -4,8 +4,8 @@ use clap::CommandFactory;
 use http_body_util::BodyExt;
 use ojs_throttle::answers::respond::{CODES, Fault};
 use ojs_throttle::cli::Cli;
-use ojs_throttle::proxy::state::MEMBERS;
-use ojs_throttle::proxy::why;
+use ojs_throttle::show::state::MEMBERS;
+use ojs_throttle::show::why;
 use ojs_throttle::told::{events, metrics};
 
 use super::page::{entries_must_be, entry, prose, section_must_be};

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use ojs_throttle::proxy::why;
+use ojs_throttle::show::why;
 
 use super::doctor::doctor;
 use super::prelude::*;

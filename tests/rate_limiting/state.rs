@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ojs_throttle::proxy::state::MEMBERS;
+use ojs_throttle::show::state::MEMBERS;
 
 use super::prelude::*;
 use crate::harness::assert_within;

@@ -2,8 +2,8 @@ use std::path::Path;
 
 use super::*;
 use crate::config::CommandLine;
+use crate::desk::BackendFacts;
 use crate::equipment::lines::Lines;
-use crate::proxy::BackendFacts;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::told::metrics::Metrics;
@@ -27,7 +27,7 @@ fn following(path: &Path, text: &str) -> Following {
     let settings = Arc::new(Settings::parse(text, "t").unwrap());
     let metrics = Metrics::new(1);
     let sidecar = Sidecar::new(
-        proxy::ProxySettings::new(Arc::clone(&settings), false).unwrap(),
+        ProxySettings::new(Arc::clone(&settings), false).unwrap(),
         Arc::clone(&settings.policies),
         Store::from(Arc::new(MemoryStore::new(1_800_000_000_000_000))),
         BackendFacts::default(),

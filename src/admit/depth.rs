@@ -1,0 +1,11 @@
+//! The depth of bounded queues: looks at the backend, what passes through here and changes the depth, and the number
+//! that a fleet shares.
+
+mod fleet;
+mod look;
+mod shown;
+
+pub(crate) use fleet::{share_depths, tell_holds};
+pub(super) use look::{await_all, look_soon, make_looks};
+pub(crate) use look::{list_queues, measure_queues, unread_subqueues, watch_bounds};
+pub(crate) use shown::with_depth;

@@ -1,0 +1,231 @@
+//! Reads what a producer sends: the jobs of an enqueue, and why some bodies are refused.
+
+use std::borrow::Cow;
+
+use crate::answers::respond::Fault;
+use crate::inquiry::bases::unreadable;
+use crate::json::{self, Json, Kind, Member};
+use crate::policy::job::filed;
+use crate::wire::ojs::DEPTH;
+
+/// The option whose value backends do not give back.
+pub(super) const VISIBILITY: &str = "visibility_timeout_ms";
+
+/// The kind of body of an enqueue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sends {
+    /// One job.
+    Job,
+    /// Jobs, in `jobs`.
+    Batch,
+    /// What jobs are made from later, at any depth: a cron entry, a workflow.
+    Templates,
+}
+
+/// A job as a producer sends it.
+pub(super) struct SentJob<'a> {
+    /// What stands before its fields in messages.
+    pub(super) at: String,
+    pub(super) json: Json<'a>,
+    pub(super) options: Option<Json<'a>>,
+    /// The queue that backends file it in.
+    pub(super) queue: Cow<'a, str>,
+    /// Whether it has several `options`, or a queue several times in them, in whatever spelling. Some backends take
+    /// the last, some the one in their own spelling, and some put them together, so its queue is not known.
+    pub(super) is_ambiguous: bool,
+    /// Whether it says a queue beside its `options`, and another than the one that they file it in. Backends written
+    /// in Go do not read it, and show it in place of the real one ever after.
+    pub(super) is_flat: bool,
+}
+
+impl<'a> SentJob<'a> {
+    pub(super) fn read(at: String, json: Json<'a>) -> SentJob<'a> {
+        let (mut options, mut several, mut beside) = (None, false, Vec::new());
+        for member in json.members() {
+            if member.is_named("options") {
+                several |= options.replace(member.value).is_some();
+            } else if member.is_named("queue") {
+                beside.push(member.value);
+            }
+        }
+        let inside = options.into_iter().flat_map(|options| options.members());
+        let mut queue = None;
+        for member in inside.filter(|member| member.is_named("queue")) {
+            several |= queue.replace(member.value).is_some();
+        }
+        let queue = filed(queue);
+        let is_other = |value: &Json<'_>| value.text().as_deref() != Some(&*queue);
+        SentJob {
+            at,
+            json,
+            options,
+            is_ambiguous: several,
+            is_flat: beside.iter().any(is_other),
+            queue,
+        }
+    }
+}
+
+/// The jobs of an enqueue. `None`: the body is JSON to nobody, and the backend will say what is wrong with it.
+///
+/// # Errors
+/// Backends read it in different ways.
+pub(super) fn read_jobs(body: &[u8], sends: Sends) -> Result<Option<Vec<SentJob<'_>>>, Fault> {
+    let whole = match Json::parse(body, DEPTH) {
+        Ok(whole) => whole,
+        Err(error) => return unreadable(body, error).map_or(Ok(None), Err),
+    };
+    let named = |member: &Member<'_>| member.is_named("jobs");
+    if sends == Sends::Batch && whole.members().filter(named).nth(1).is_some() {
+        let why = "is there several times: say everything in one";
+        return Err(Fault::field("jobs", why));
+    }
+    let jobs = jobs_in(whole, sends);
+    match jobs.iter().find(|job| job.is_ambiguous) {
+        Some(job) => {
+            let why =
+                "is there several times, or says its queue several times: say everything in one";
+            Err(Fault::field(&format!("{}options", job.at), why))
+        }
+        None => Ok(Some(jobs)),
+    }
+}
+
+/// The jobs of a body.
+fn jobs_in(whole: Json<'_>, sends: Sends) -> Vec<SentJob<'_>> {
+    let mut found = Vec::new();
+    match sends {
+        Sends::Job => found.push(SentJob::read(String::new(), whole)),
+        Sends::Batch => {
+            let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
+            let each = jobs.enumerate();
+            found.extend(each.map(|(nth, job)| SentJob::read(format!("jobs[{nth}]."), job)));
+        }
+        Sends::Templates => find_templates(whole, "", &mut found),
+    }
+    found
+}
+
+/// Finds what has a `type` in `job_template`, `steps`, `jobs` and `callbacks`, and inside of those.
+/// No deeper than [`DEPTH`], as the text was parsed.
+fn find_templates<'a>(holder: Json<'a>, at: &str, found: &mut Vec<SentJob<'a>>) {
+    let mut look = |template: Json<'a>, at: String| {
+        if template
+            .get("type")
+            .is_some_and(|kind| kind.kind() == Kind::String)
+        {
+            found.push(SentJob {
+                is_flat: false,
+                ..SentJob::read(at.clone(), template)
+            });
+        }
+        find_templates(template, &at, found);
+    };
+    if let Some(template) = holder.get("job_template") {
+        look(template, format!("{at}job_template."));
+    }
+    for list in ["steps", "jobs"] {
+        let items = holder.get(list).into_iter().flat_map(|list| list.items());
+        for (nth, item) in items.enumerate() {
+            look(item, format!("{at}{list}[{nth}]."));
+        }
+    }
+    for callback in holder
+        .get("callbacks")
+        .into_iter()
+        .flat_map(|c| c.members())
+    {
+        let name = callback.name.text().unwrap_or_default();
+        look(callback.value, format!("{at}callbacks.{name}."));
+    }
+}
+
+/// Why a body is refused for a number in it: one that JSON does not have, or that no double holds. Some backends write
+/// both back as what JSON does not have, and then no FETCH that brings the job can be read.
+pub(super) fn odd_number(body: &[u8]) -> Option<Fault> {
+    if !json::may_have_odd_number(body) {
+        return None;
+    }
+    let why = match Json::parse(body, usize::MAX) {
+        Ok(whole) => {
+            let at = json::overflow(whole.raw())? + whole.range().start;
+            format!("the number at byte {at} of the body is larger than any double")
+        }
+        Err(error) => return unreadable(body, error),
+    };
+    Some(
+        Fault::bad_request(why).hinting("send it as text: not every reader can hold such a number"),
+    )
+}
+
+/// As [`json::may_name`], in whatever encoding the body is.
+pub(super) fn may_name(body: &[u8], needle: &str) -> bool {
+    if !json::is_wide(body) {
+        return json::may_name(body, needle);
+    }
+    let narrow: Vec<u8> = body.iter().copied().filter(|byte| *byte != 0).collect();
+    json::may_name(&narrow, needle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::job::queue_of;
+
+    fn read(body: &str) -> Option<bool> {
+        let jobs = read_jobs(body.as_bytes(), Sends::Job).ok()??;
+        Some(jobs[0].is_flat)
+    }
+
+    #[test]
+    fn the_queue_is_where_backends_file_the_job() {
+        for body in [
+            r#"{"type":"a","options":{"queue":"q","priority":1}}"#,
+            r#"{"Options":{"QUEUE":"q"},"args":[{"options":{"queue":"no"}}]}"#,
+            r#"{"options":{"queue":""}}"#,
+            r#"{"options":{"queue":7}}"#,
+            r#"{"options":[{"queue":"no"}],"queue":"no"}"#,
+            r#"{"options":null}"#,
+            r#"["options"]"#,
+            " {} ",
+        ] {
+            let whole = Json::parse(body.as_bytes(), DEPTH).unwrap();
+            let jobs = read_jobs(body.as_bytes(), Sends::Job).ok().flatten();
+            assert_eq!(jobs.unwrap()[0].queue, queue_of(whole), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_several_times_is_refused() {
+        for body in [
+            r#"{"options":{"queue":"a"},"options":{"queue":"b"}}"#,
+            r#"{"options":{"queue":"a"},"Options":{}}"#,
+            r#"{"options":{"queue":"a","Queue":"b"}}"#,
+        ] {
+            assert!(read_jobs(body.as_bytes(), Sends::Job).is_err(), "{body}");
+            let batch = format!(r#"{{"jobs":[{body}]}}"#);
+            let refused = read_jobs(batch.as_bytes(), Sends::Batch);
+            assert!(refused.is_err(), "{batch}");
+        }
+        assert!(read_jobs(b"{} {}", Sends::Job).is_err());
+        let deep = format!("{{\"args\":{}{}}}", "[".repeat(DEPTH), "]".repeat(DEPTH));
+        assert!(read_jobs(deep.as_bytes(), Sends::Job).is_err());
+        assert!(read("{").is_none(), "that is the backend's to refuse");
+    }
+
+    #[test]
+    fn a_queue_beside_the_options_is_seen() {
+        for (job, flat) in [
+            (r#"{"queue":"q"}"#, true),
+            (r#"{"Queue":"q","queue":"default"}"#, true),
+            (r#"{"queue":"q","Queue":"default"}"#, true),
+            (r#"{"\u0071ueue":7}"#, true),
+            (r#"{"queue":"a","options":{"queue":"b"}}"#, true),
+            (r#"{"queue":"default"}"#, false),
+            (r#"{"queue":"b","options":{"queue":"b"}}"#, false),
+            (r#"{"args":[{"queue":"q"}],"options":{"queue":"b"}}"#, false),
+        ] {
+            assert_eq!(read(job), Some(flat), "{job}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! What people set over HTTP: limits of keys and queues (`overrides`, `queue_config`), of tenants (`tenants`), and the
+//! verbs of the admin port (`verbs`, `subqueues`). `sent` reads what they send.
+
+pub(crate) mod overrides;
+pub(crate) mod queue_config;
+mod sent;
+mod subqueues;
+pub(crate) mod tenants;
+pub(crate) mod verbs;

@@ -1,0 +1,73 @@
+//! What is known of all calls of this sidecar, and what the sweep does for those that are out.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::lines::{AskedBy, CallLines};
+use crate::limit::{Key, Limited};
+use crate::wire::upstream::Upstream;
+
+/// The calls that wait here, and those that are out through us.
+#[derive(Default, Debug)]
+pub(crate) struct Calling {
+    /// Those that wait.
+    pub(crate) lines: Arc<CallLines>,
+    /// The ids of those that are out, with their keys.
+    pub(crate) out: Mutex<HashMap<Arc<str>, Key>>,
+    /// Cancelled when a drain has no limited job out any more, which may have to call: from then on no call starts.
+    pub(crate) closed: CancellationToken,
+    /// The services behind the ways out, each over the connections of one thread.
+    services: Mutex<Vec<(Arc<str>, Upstream)>>,
+}
+
+impl Calling {
+    /// How many are out through us.
+    pub(crate) fn out(&self) -> usize {
+        self.out.lock().len()
+    }
+
+    /// Calls of this way out go there. All threads know the same of whether it answers.
+    pub(crate) fn goes_to(&self, egress: &Arc<str>, service: &Upstream) {
+        let mut services = self.services.lock();
+        if services.iter().all(|(known, _)| known != egress) {
+            services.push((Arc::clone(egress), service.clone()));
+        }
+    }
+
+    /// Ends the outages of services that are over.
+    pub(crate) fn end_outages(&self) {
+        for (_, service) in &*self.services.lock() {
+            // Only calls of others ask it.
+            let _goes_on = service.end_outage_if_over();
+        }
+    }
+
+    /// The ways out, and whether the service behind each is away.
+    pub(crate) fn away(&self) -> Vec<(Arc<str>, bool)> {
+        let services = self.services.lock();
+        let each = services.iter();
+        each.map(|(egress, service)| (Arc::clone(egress), service.is_away()))
+            .collect()
+    }
+
+    /// A slot of these keys ended, or a start of theirs was undone: the first that wait for them ask again.
+    pub(crate) fn wake(&self, freed: &[Limited]) {
+        self.lines
+            .wake(freed.iter().map(|one| (one.space, &one.key)));
+    }
+
+    /// A job under these has started.
+    pub(crate) fn job_started(&self, limited: &[Limited]) {
+        self.lines.started(AskedBy::Job, limited);
+    }
+
+    /// How many of a key are out through us, and how many wait here.
+    pub(crate) fn of_key(&self, key: &Key) -> (usize, usize) {
+        let out = self.out.lock();
+        let out = out.values().filter(|of| *of == key).count();
+        (out, self.lines.waiting(key))
+    }
+}

@@ -1,0 +1,33 @@
+//! What people set and read over HTTP: limits of keys, queues and tenants, and the state of both.
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use super::live::Live;
+use super::named::KnownKeys;
+use crate::answers::load::Seldom;
+
+/// What is set: by the config, by people over HTTP, and by jobs.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// What the config says now.
+    pub(crate) live: ArcSwap<Live>,
+    /// The keys that were named.
+    pub(crate) named: KnownKeys,
+    /// The edition of the store's settings that is followed.
+    pub(crate) followed: Mutex<u64>,
+    /// Whether it is to be said that the store has too many subqueues.
+    pub(super) subqueues_full: Seldom,
+}
+
+impl Control {
+    /// Begins with what the config says. Nothing else is set yet.
+    pub(crate) fn new(live: Live) -> Control {
+        Control {
+            live: ArcSwap::from_pointee(live),
+            named: KnownKeys::default(),
+            followed: Mutex::default(),
+            subqueues_full: Seldom::default(),
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The job keys that were named so far, so that they can be listed and shown, and the jobs that are known to
+//! wait for them in the backend.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use hashbrown::hash_map::EntryRef;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::Sidecar;
+use crate::json::Json;
+use crate::limit::{Key, Limited, Limits, Space, each_key};
+use crate::policy::{BROUGHT, strictest};
+use crate::store::Claimed;
+use crate::wire::ojs::REPLY_DEPTH;
+
+/// So many of the keys that were named last are listed, and at most twice as many; the others are limited
+/// all the same.
+const LISTED: usize = 100_000;
+
+/// Of so many jobs, and of at most twice as many, it is known that they wait in the backend for their keys.
+const PENDING: usize = 25_000;
+
+/// The job keys that were named so far.
+#[derive(Default, Debug)]
+pub(crate) struct KnownKeys(Mutex<Book>);
+
+#[derive(Debug)]
+struct Book {
+    /// The keys with the numbers they were last named with.
+    keys: Ages<Key, KeyNumbers>,
+    /// Jobs that wait in the backend, by their ids.
+    pending: Ages<Arc<str>, PendingJob>,
+}
+
+impl Default for Book {
+    fn default() -> Book {
+        Book {
+            keys: Ages::new(LISTED),
+            pending: Ages::new(PENDING),
+        }
+    }
+}
+
+/// The young ones become the old ones when they are many, and the old ones are forgotten: those that were
+/// not put for longest, without an order to keep.
+#[derive(Debug)]
+pub(super) struct Ages<K, V> {
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+    most: usize,
+}
+
+impl<K: Clone + Eq + Hash, V> Ages<K, V> {
+    pub(crate) fn new(most: usize) -> Ages<K, V> {
+        Ages {
+            young: HashMap::new(),
+            old: HashMap::new(),
+            most,
+        }
+    }
+
+    pub(crate) fn put(&mut self, key: K, value: V) {
+        self.age();
+        self.old.remove(&key);
+        self.young.insert(key, value);
+    }
+
+    /// The value of a key that is named now, if it is known.
+    pub(crate) fn named<'a>(&'a mut self, key: &'a K) -> Option<&'a mut V>
+    where
+        K: From<&'a K>,
+    {
+        self.age();
+        match self.young.entry_ref(key) {
+            EntryRef::Occupied(known) => Some(known.into_mut()),
+            EntryRef::Vacant(place) => Some(place.insert(self.old.remove(key)?)),
+        }
+    }
+
+    fn age(&mut self) {
+        if self.young.len() >= self.most {
+            self.old = std::mem::take(&mut self.young);
+        }
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        self.young.get(key).or_else(|| self.old.get(key))
+    }
+
+    fn remove<Q: Hash + hashbrown::Equivalent<K> + ?Sized>(&mut self, key: &Q) {
+        // Nearly always both are empty.
+        if !self.young.is_empty() && self.young.remove(key).is_some() || self.old.is_empty() {
+            return;
+        }
+        self.old.remove(key);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.young.iter().chain(&self.old)
+    }
+}
+
+/// How many jobs wait, by key and by queue.
+pub(crate) type Waiting = HashMap<Key, HashMap<Arc<str>, u64>>;
+
+/// A job that waits in the backend.
+#[derive(Debug)]
+struct PendingJob {
+    queue: Arc<str>,
+    limited: Arc<[Limited]>,
+}
+
+/// The limits that an enqueued job brings.
+#[derive(Debug)]
+pub(crate) struct Brought {
+    /// The queue it goes to.
+    pub(crate) queue: Arc<str>,
+    /// The limits.
+    pub(crate) limited: Arc<[Limited]>,
+}
+
+/// The numbers of the job that named a key last.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct KeyNumbers {
+    /// Which policy named it first.
+    pub(crate) policy: Arc<str>,
+    /// Those of the file's policies.
+    pub(crate) file: Limits,
+    /// Those that a job brought.
+    pub(crate) brought: Limits,
+    /// All that limited that job.
+    all: Arc<[Limited]>,
+}
+
+impl KeyNumbers {
+    /// Takes over what limits one job under a key; `all` is everything that limits it.
+    fn follow<'a>(
+        &mut self,
+        all: &'a Arc<[Limited]>,
+        of_key: impl Iterator<Item = &'a Limited> + Clone,
+    ) {
+        // Jobs of a kind share their limits.
+        if Arc::ptr_eq(&self.all, all) {
+            return;
+        }
+        self.all = Arc::clone(all);
+        let is_brought = |one: &&Limited| *one.policy == *BROUGHT;
+        let numbers = |one: &'a Limited| &one.limits;
+        keep(
+            &mut self.file,
+            of_key.clone().filter(|one| !is_brought(one)).map(numbers),
+        );
+        keep(&mut self.brought, of_key.filter(is_brought).map(numbers));
+    }
+}
+
+/// Puts the strictest of all in the place of what is there. Who joins a key without numbers changes none.
+fn keep<'a>(kept: &mut Limits, all: impl Iterator<Item = &'a Limits>) {
+    let mut all = all.filter(|limits| **limits != Limits::default());
+    let Some(first) = all.next() else { return };
+    match all.next() {
+        None if kept == first => {}
+        None => *kept = first.clone(),
+        Some(second) => {
+            let both = strictest(first.clone(), second.clone());
+            *kept = all.cloned().fold(both, strictest);
+        }
+    }
+}
+
+/// The first limit of each job key, with its place.
+fn job_keys(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
+    each_key(limited).filter(|(_, one)| one.space == Space::Job)
+}
+
+impl Book {
+    /// A job is limited by these.
+    fn name(&mut self, limited: &Arc<[Limited]>) {
+        for (nth, one) in job_keys(limited) {
+            let of_key = limited.iter().skip(nth);
+            let of_key = of_key.filter(|other| other.shares_key(one));
+            match self.keys.named(&one.key) {
+                Some(numbers) => numbers.follow(limited, of_key),
+                None => {
+                    let mut numbers = KeyNumbers {
+                        policy: one.policy.clone(),
+                        ..KeyNumbers::default()
+                    };
+                    numbers.follow(limited, of_key);
+                    self.keys.put(one.key.clone(), numbers);
+                }
+            }
+        }
+    }
+
+    /// A job waits in the backend, if it waits for a key.
+    fn put(&mut self, job: Arc<str>, queue: Arc<str>, limited: Arc<[Limited]>) {
+        if limited.iter().any(|one| one.space == Space::Job) {
+            self.pending.put(job, PendingJob { queue, limited });
+        }
+    }
+}
+
+impl KnownKeys {
+    /// The key is listed from now on.
+    pub(crate) fn know(&self, key: &Key) {
+        let mut book = self.open();
+        if book.keys.named(key).is_none() {
+            book.keys.put(key.clone(), KeyNumbers::default());
+        }
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<KeyNumbers> {
+        self.open().keys.get(key).cloned()
+    }
+
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        let book = self.open();
+        book.keys.iter().map(|(key, _)| key.clone()).collect()
+    }
+
+    /// How many jobs of each key are known to wait in each of the backend's queues.
+    pub(crate) fn pending(&self) -> Waiting {
+        let mut counts = Waiting::new();
+        for (_, job) in self.open().pending.iter() {
+            for (_, one) in job_keys(&job.limited) {
+                let queues = counts.entry_ref(&one.key).or_default();
+                *queues.entry(Arc::clone(&job.queue)).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    /// Jobs do not wait in the backend any more.
+    pub(crate) fn left<'a>(&self, jobs: impl Iterator<Item = &'a str>) {
+        let mut book = self.open();
+        jobs.for_each(|job| book.pending.remove(job));
+    }
+
+    pub(crate) fn clear(&self) {
+        *self.open() = Book::default();
+    }
+
+    // Nothing in here panics between two steps that belong together.
+    fn open(&self) -> MutexGuard<'_, Book> {
+        self.0.lock()
+    }
+}
+
+/// Jobs were stored, as `reply` says, of which some bring limits.
+pub(crate) fn enqueued(sidecar: &Sidecar, jobs: &[Option<Brought>], reply: &[u8]) {
+    if jobs.iter().all(Option::is_none) {
+        return;
+    }
+    let whole = Json::parse(reply, REPLY_DEPTH).ok();
+    let waiting = whole.map(|whole| waiting(whole, jobs)).unwrap_or_default();
+    let mut book = sidecar.control.named.open();
+    for job in jobs.iter().flatten() {
+        book.name(&job.limited);
+    }
+    // A worker may have been quicker than the reply.
+    for (id, job) in waiting.into_iter().filter(|(id, _)| !sidecar.hold.has(id)) {
+        book.put(id, Arc::clone(&job.queue), Arc::clone(&job.limited));
+    }
+}
+
+/// A job is limited by these from now on.
+pub(crate) fn renamed(sidecar: &Sidecar, limited: &Arc<[Limited]>) {
+    sidecar.control.named.open().name(limited);
+}
+
+/// These jobs were claimed.
+pub(crate) fn noted<'a>(sidecar: &Sidecar, claims: impl Iterator<Item = &'a Claimed>) {
+    let mut book = sidecar.control.named.open();
+    for claimed in claims {
+        book.pending.remove(&*claimed.job);
+        book.name(&claimed.limited);
+    }
+}
+
+/// A job that was claimed waits in the backend again.
+pub(crate) fn waits_again(sidecar: &Sidecar, claimed: &Claimed) {
+    let (queue, limited) = (Arc::clone(&claimed.queue), Arc::clone(&claimed.limited));
+    sidecar
+        .control
+        .named
+        .open()
+        .put(Arc::clone(&claimed.job), queue, limited);
+}
+
+/// The ids of the jobs in the reply to an enqueue, which has them in the order in which they were sent; those
+/// that wait for a time are left out.
+fn waiting<'b>(whole: Json<'_>, sent: &'b [Option<Brought>]) -> Vec<(Arc<str>, &'b Brought)> {
+    let jobs: Vec<Json<'_>> = match whole.get_exact("jobs") {
+        Some(jobs) => jobs.items().collect(),
+        None => vec![whole.get_exact("job").unwrap_or(whole)],
+    };
+    if jobs.len() != sent.len() {
+        return Vec::new();
+    }
+    let each = jobs.into_iter().zip(sent).filter_map(|(job, brought)| {
+        let brought = brought.as_ref()?;
+        let id = Arc::from(&*job.text_of("id")?);
+        (!job.says("state", "scheduled")).then_some((id, brought))
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::OnLimit;
+
+    fn limited(n: usize) -> Limited {
+        Limited {
+            space: Space::Job,
+            key: Key::new(&format!("k{n}")).unwrap(),
+            limits: Limits::default(),
+            on_limit: OnLimit::Wait,
+            policy: Arc::from("job"),
+            cost: Default::default(),
+            share: None,
+        }
+    }
+
+    #[test]
+    fn keys_that_were_not_named_for_longest_make_place() {
+        let named = KnownKeys::default();
+        let note = |n: usize| named.open().name(&Arc::from([limited(n)]));
+        let knows = |n: usize| named.get(&limited(n).key).is_some();
+        for n in 0..=LISTED {
+            note(n);
+        }
+        assert!(knows(LISTED), "it is listed");
+        assert_eq!(named.keys().len(), LISTED + 1);
+        note(0);
+        for n in LISTED + 1..2 * LISTED {
+            note(n);
+        }
+        assert!(knows(0), "named again");
+        assert!(!knows(1));
+        assert!(named.keys().len() <= 2 * LISTED);
+    }
+
+    #[test]
+    fn jobs_that_wait_are_counted_once_and_some_are_forgotten() {
+        let named = KnownKeys::default();
+        let twice: Arc<[Limited]> = [limited(1), limited(1), limited(2)].into();
+        let put = |n: usize| {
+            named
+                .open()
+                .put(n.to_string().into(), "q".into(), Arc::clone(&twice))
+        };
+        let count = |key: usize| {
+            named
+                .pending()
+                .get(&limited(key).key)
+                .and_then(|queues| queues.get("q").copied())
+        };
+        (0..3).for_each(put);
+        put(0);
+        assert_eq!((count(1), count(2), count(3)), (Some(3), Some(3), None));
+        named.left(["1", "7"].into_iter());
+        assert_eq!(count(1), Some(2));
+        (0..3 * PENDING).for_each(put);
+        assert!(named.open().pending.iter().count() <= 2 * PENDING);
+        assert!(count(1) >= Some(PENDING as u64));
+    }
+}

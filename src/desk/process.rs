@@ -1,0 +1,77 @@
+//! What the process tells the rest of the sidecar: whether it takes work, and whether its file is in force.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::limit::Timestamp;
+
+/// Whether the data port takes work.
+#[derive(Default, Debug)]
+pub struct Readiness(AtomicU8);
+
+impl Readiness {
+    /// Listening, and running jobs are adopted.
+    pub fn ready(&self) {
+        self.0.store(1, Ordering::Relaxed);
+    }
+
+    /// Draining: nothing new is started.
+    pub fn draining(&self) {
+        self.0.store(2, Ordering::Relaxed);
+    }
+
+    /// `starting`, `ready` or `draining`.
+    pub fn word(&self) -> &'static str {
+        match self.0.load(Ordering::Relaxed) {
+            0 => "starting",
+            1 => "ready",
+            _ => "draining",
+        }
+    }
+}
+
+/// Whether the file of the settings is in force, and since when.
+#[derive(Debug)]
+pub struct FollowedFile {
+    path: OnceLock<Arc<str>>,
+    is_refused: AtomicBool,
+    since: AtomicU64,
+}
+
+impl FollowedFile {
+    /// What was read at `now` is in force. No file is followed yet.
+    pub(crate) fn new(now: Timestamp) -> FollowedFile {
+        FollowedFile {
+            path: OnceLock::new(),
+            is_refused: AtomicBool::new(false),
+            since: AtomicU64::new(now.0),
+        }
+    }
+
+    /// The file at this path is followed.
+    pub fn follow(&self, path: &str) {
+        self.path.get_or_init(|| Arc::from(path));
+    }
+
+    /// Something else of it is in force since `now`.
+    pub fn changed(&self, now: Timestamp) {
+        self.since.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Whether what it says is in force.
+    pub fn matches(&self, in_force: bool) {
+        self.is_refused.store(!in_force, Ordering::Relaxed);
+    }
+
+    pub(crate) fn path(&self) -> Option<&Arc<str>> {
+        self.path.get()
+    }
+
+    pub(crate) fn is_in_force(&self) -> bool {
+        !self.is_refused.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn since(&self) -> Timestamp {
+        Timestamp(self.since.load(Ordering::Relaxed))
+    }
+}

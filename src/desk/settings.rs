@@ -1,0 +1,169 @@
+//! Settings of now: those of the file, and those that are made over HTTP. The latter are the bounds of queues and of
+//! tenants. They are kept in the store, so that they outlive this process where the store does, and hold at every
+//! sidecar that shares it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::answers::respond::Fault;
+use crate::bounds::Given;
+use crate::desk::{Sidecar, edges};
+use crate::limit::{Key, Space};
+use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Subqueue, SubqueueMark};
+use crate::store::{Change, LedgerExt, MAX_SETTINGS};
+
+/// Before the name of a queue: its bounds.
+pub(crate) const BOUNDS: &str = "bounds:";
+/// The longest name, in bytes: stores have it in an index.
+const LONGEST_NAME: usize = 1_000;
+/// Before the name of a queue: jobs of it lie in subqueues.
+pub(crate) const SUBQUEUES: &str = "subqueues:";
+/// Before the id of a tenant: how many of its jobs may wait.
+pub(crate) const TENANT: &str = "tenant:";
+
+/// Goes by the settings that the store knows, if others than before. Cheap when they are the same.
+pub(crate) fn follow_settings(sidecar: &Sidecar) {
+    let all = sidecar.store.overrides();
+    // Held to the end, so that nobody who read before puts older ones in the place of these.
+    let mut followed = sidecar.control.followed.lock();
+    let edition = all.settings_edition();
+    if std::mem::replace(&mut *followed, edition) == edition {
+        return;
+    }
+    let queues: HashMap<Arc<str>, Given> = (all.settings(BOUNDS).into_iter())
+        .filter_map(|(queue, text)| Some((Arc::from(queue), Given::of_json(&text)?)))
+        .collect();
+    let tenants: HashMap<Arc<str>, u64> = (all.settings(TENANT).into_iter())
+        .filter_map(|(tenant, text)| Some((Arc::from(tenant), text.parse().ok()?)))
+        .collect();
+    follow_subqueues(sidecar);
+    let levels = sidecar
+        .admit
+        .pressure
+        .set(queues, tenants, edges::now(sidecar));
+    edges::tell_edges(sidecar, &levels);
+}
+
+/// Goes by the queues that the store and the file say have subqueues. Where names cost, the file has no say: of none that
+/// was ever written is anything read.
+pub(crate) fn follow_subqueues(sidecar: &Sidecar) {
+    let live = sidecar.live();
+    let file = live.policies.subqueues().iter();
+    let file = file.map(|(queue, spread)| (&**queue, *spread));
+    let file = file.filter(|_| !sidecar.backend.names_cost());
+    for queue in sidecar.subqueues.follow(marks(sidecar), file) {
+        tracing::warn!(
+            id = %"subqueues_differ",
+            queue = &*queue,
+            "the store has another number of subqueues for this queue than the file, or another salt: its jobs stay in \
+             the queue itself"
+        );
+    }
+}
+
+/// The queues that the store knows to have subqueues.
+fn marks(sidecar: &Sidecar) -> impl Iterator<Item = (Arc<str>, SubqueueMark)> {
+    let marked = sidecar.store.overrides().settings(SUBQUEUES).into_iter();
+    marked.map(|(queue, text)| (Arc::from(queue), SubqueueMark::read(&text)))
+}
+
+/// Marks in the store that jobs of a queue go to subqueues as the file says, so that every sidecar reads them. `false`: the
+/// store did not hear of it, or that is not to be: siblings write otherwise, or there are too many names.
+pub(crate) async fn mark_spread(sidecar: &Sidecar, queue: &str) -> bool {
+    let subqueues = &sidecar.subqueues;
+    if sidecar.store.siblings() > 0 && !subqueues.is_undisputed(queue) {
+        return false;
+    }
+    let most = subqueues.count(queue);
+    let (own, others): (Vec<_>, Vec<_>) = marks(sidecar).partition(|(name, _)| **name == *queue);
+    let names: usize = others.iter().map(|(_, mark)| usize::from(mark.most)).sum();
+    let is_more = own.iter().all(|(_, mark)| mark.most < most);
+    if is_more && names + usize::from(most) > MOST_OF_ALL {
+        if sidecar.control.subqueues_full.now() {
+            tracing::warn!(
+                id = %"subqueues_full",
+                queue,
+                names,
+                "queues of the store have so many subqueues that this one gets none: its jobs stay in the queue itself"
+            );
+        }
+        return false;
+    }
+    let seal = subqueues.spread(queue).seal().into();
+    let is_marked = mark_subqueues(sidecar, queue, &SubqueueMark { most, seal }).await;
+    if is_marked && !own.is_empty() {
+        tell_moved(queue);
+    }
+    is_marked
+}
+
+/// Marks a queue in the store. `false`: the store did not hear of it.
+pub(crate) async fn mark_subqueues(sidecar: &Sidecar, queue: &str, mark: &SubqueueMark) -> bool {
+    let mark = put_setting(sidecar, SUBQUEUES, queue, Some(mark.text()));
+    mark.await.is_ok()
+}
+
+/// The mark of a queue with which this subqueue is read too.
+pub(crate) fn mark_with(sidecar: &Sidecar, queue: &str, subqueue: Subqueue) -> SubqueueMark {
+    let known = marks(sidecar).find(|(name, _)| **name == *queue);
+    let seal = || sidecar.subqueues.spread(queue).seal().into();
+    let (most, seal) = known.map_or_else(|| (COUNT, seal()), |(_, mark)| (mark.most, mark.seal));
+    let most = most.max((subqueue.0 + 1).next_power_of_two());
+    SubqueueMark { most, seal }
+}
+
+/// Tells that later jobs of flows of a queue wait elsewhere than those that are there.
+pub(crate) fn tell_moved(queue: &str) {
+    tracing::warn!(
+        id = %"subqueues_moved",
+        queue,
+        "a key, a group, the number of subqueues or the salt is another one: later jobs of a tenant may start before \
+         those that wait"
+    );
+}
+
+/// Makes a setting, in place of an earlier one, or takes it away; says whether there was anything to do.
+pub(crate) async fn put_setting(
+    sidecar: &Sidecar,
+    of: &str,
+    name: &str,
+    text: Option<String>,
+) -> Result<bool, Fault> {
+    if text.is_some() && name.len() > LONGEST_NAME {
+        let message = format!("bounds are set under a name of at most {LONGEST_NAME} bytes");
+        return Err(Fault::new("invalid_request", message));
+    }
+    let key: Arc<str> = Arc::from([of, name].concat());
+    let all = sidecar.store.overrides();
+    if text.is_some() && all.settings_len() >= MAX_SETTINGS && all.setting(&key).is_none() {
+        let message = format!("{MAX_SETTINGS} queues and tenants are bounded over HTTP already");
+        return Err(Fault::new("conflict", message));
+    }
+    let change = Change::Setting {
+        name: Arc::clone(&key),
+        text: text.as_deref().map(Arc::from),
+    };
+    let done = sidecar.store.set(change).await?;
+    if done {
+        let text = text.unwrap_or_default();
+        tracing::info!(setting = &*key, text, "set over HTTP");
+    }
+    follow_settings(sidecar);
+    Ok(done)
+}
+
+/// Whoever waits for what ended by itself may ask again.
+pub(crate) fn end_expired(sidecar: &Sidecar) {
+    for (space, key) in sidecar.store.overrides().end_expired(sidecar.store.now()) {
+        tracing::info!(
+            key = &*space.name_of(&key),
+            "limits set over HTTP have ended"
+        );
+        changed(sidecar, space, key);
+    }
+}
+
+/// The limits of a key are others now: what waits for it is asked again.
+pub(crate) fn changed(sidecar: &Sidecar, space: Space, key: Key) {
+    sidecar.wake_keys(&[(space, key)]);
+}

@@ -1,0 +1,65 @@
+//! Queues without bounds, which are warned of.
+
+use std::collections::HashSet;
+
+use parking_lot::Mutex;
+
+use super::BackendFacts;
+use crate::answers::load::Seldom;
+use crate::log::cut;
+
+/// More queues without bounds than this are not warned of one by one.
+const MOST_WARNED: usize = 1_000;
+/// The most queues that one line names.
+const NAMED: usize = 20;
+
+/// Queues without bounds of their own: each is warned of once, for it can grow until the backend fails (backpressure
+/// text, 6.3).
+#[derive(Debug, Default)]
+pub(crate) struct Unbounded {
+    queues: Mutex<UnboundedQueues>,
+    told: Seldom,
+}
+
+#[derive(Debug, Default)]
+struct UnboundedQueues {
+    known: HashSet<Box<str>>,
+    /// Those that were not warned of yet.
+    new: Vec<String>,
+}
+
+impl Unbounded {
+    /// Notes a queue, to warn of it later. One that a probe left behind is nobody's.
+    pub(crate) fn note(&self, queue: &str) {
+        if queue.starts_with(BackendFacts::PROBED) {
+            return;
+        }
+        let UnboundedQueues { known, new } = &mut *self.queues.lock();
+        if !known.contains(queue) && known.len() < MOST_WARNED {
+            known.insert(queue.into());
+            new.push(cut(queue).into_owned());
+        }
+    }
+
+    /// Warns of those that were noted, in one line.
+    pub(crate) fn tell(&self) {
+        let new = std::mem::take(&mut self.queues.lock().new);
+        let more = if new.len() > NAMED { ", …" } else { "" };
+        let shown: Vec<_> = new.into_iter().take(NAMED).collect();
+        if !shown.is_empty() {
+            let queue = format!("{}{more}", shown.join(", "));
+            tracing::warn!(
+                id = %"no_bound",
+                queue,
+                "no bound: such a queue can grow until the backend fails"
+            );
+        }
+    }
+
+    /// Warns of those that were noted, once a minute at most.
+    pub(crate) fn tell_seldom(&self) {
+        if !self.queues.lock().new.is_empty() && self.told.now() {
+            self.tell();
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Egress: the calls that workers make to a service, under the keys of the jobs that make them.
+//!
+//! A call is a claim without a job. It asks the store for a start as a job does, waits in the line of its key, and has
+//! its slots for as long as its reply streams. No backend is asked about it: while it lives here its row is renewed, and
+//! that of a sidecar that died ends with its lease.
+
+mod key;
+mod overdue;
+mod redirect;
+mod service;
+mod start;
+
+pub(crate) use overdue::look_after;
+pub use service::Egress;

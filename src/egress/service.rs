@@ -1,0 +1,618 @@
+//! The service of one way out: it refuses what it does not carry, waits for a start, and streams both ways.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Request, Response, StatusCode, Uri};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use subtle::ConstantTimeEq;
+use tokio::sync::{SemaphorePermit, oneshot};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::key::key_of;
+use super::redirect::come_back;
+use super::start::{CallStart, PricedCall};
+use crate::answers::body::{self, Body};
+use crate::answers::load::{Load, Service};
+use crate::answers::respond::{self, Fault, Own, refuse};
+use crate::config::EgressSettings;
+use crate::desk::calling::Calling;
+use crate::desk::lines::{AskedBy, BEHIND, CallPlace};
+use crate::desk::outlive::to_the_end;
+use crate::desk::{Sidecar, micros, named, tell};
+use crate::inquiry::in_force;
+use crate::inquiry::shape::rfc3339;
+use crate::limit::{EARLY, Key, Limited, OnLimit, Space, Strategy, Timestamp, fingerprint};
+use crate::policy::{Sample, back_at};
+use crate::settle::feedback::{heed_reply, text_lines};
+use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
+use crate::told::metrics::StartKind;
+use crate::wire::boxed::boxed;
+use crate::wire::upstream::{
+    ReplyBody, RequestBody, SendError, Upstream, UpstreamError, detached, wants_websocket,
+};
+
+/// What a caller shows where a way out has a token.
+const TOKEN: HeaderName = HeaderName::from_static("ojs-throttle-token");
+/// Of a refusal of ours: the key that is limited.
+const LIMITED: HeaderName = HeaderName::from_static("ojs-throttle-limited");
+/// The largest body that is read before the call waits: so it is seen whether its caller hangs up, and the call can be
+/// made again.
+const SMALL: u64 = 64 << 10;
+/// What to do about a call that has no start in time, and about one for which there is no place.
+const LATE: &str = "come back after Retry-After, or raise egress.max_wait";
+const FULL: &str = "too many calls wait: come back after Retry-After, or raise egress.max_waiting";
+/// When the store is asked again that had no word.
+const NO_WORD: Duration = Duration::from_millis(250);
+/// By this header SDKs know that they shall not make a call again, or shall.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+/// By this header the service knows a call that it has done (draft-ietf-httpapi-idempotency-key-header).
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// How long a failed call rests at least before it is made again; twice as long each time, up to the second.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
+/// Whose next start is further away has used up its budget: nobody waits for that within a job.
+const WORTH_WAITING: Duration = Duration::from_secs(3_600);
+/// SDKs of vendors that are told to wait for longer come back at once.
+const SDKS_WAIT: Duration = Duration::from_secs(60);
+/// When a call that waits for a slot asks although nobody has told of one.
+const UNHEARD: Duration = Duration::from_secs(1);
+
+/// One way out. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Egress(Arc<WayOut>);
+
+#[derive(Debug)]
+struct WayOut {
+    sidecar: Arc<Sidecar>,
+    name: Arc<str>,
+    upstream: Upstream,
+    load: Arc<Load>,
+    /// How the ids of its calls begin, as those of no other way out do.
+    ids: String,
+    /// Where its calls stand as jobs do in a queue.
+    queue: Arc<str>,
+}
+
+impl Service for Egress {
+    fn call(
+        &self,
+        head: Box<Parts>,
+        body: Incoming,
+    ) -> impl Future<Output = Response<Body>> + Send {
+        self.0.carry(head, body)
+    }
+
+    fn load(&self) -> Arc<Load> {
+        Arc::clone(&self.0.load)
+    }
+
+    fn stops_with_client(&self) -> bool {
+        true
+    }
+
+    /// Some vendors have keys in them.
+    fn tells_paths(&self) -> bool {
+        false
+    }
+
+    fn leaving(&self, reply: &mut Response<Body>) {
+        if let Some(Own(code)) = reply.extensions().get() {
+            let status = reply.status().as_u16();
+            self.0.sidecar.metrics.answered(status, code);
+        }
+    }
+}
+
+impl Egress {
+    /// The way out of this name, over `upstream`.
+    pub fn new(sidecar: Arc<Sidecar>, name: Arc<str>, upstream: Upstream) -> Egress {
+        sidecar.calling.goes_to(&name, &upstream);
+        Egress(Arc::new(WayOut {
+            queue: Claim::queue_of_calls(&name),
+            sidecar,
+            name,
+            upstream,
+            load: Arc::default(),
+            ids: format!("call-{}-", Uuid::now_v7().simple()),
+        }))
+    }
+
+    /// This way out for another thread, with connections of its own.
+    pub fn another(&self) -> Egress {
+        let of = &*self.0;
+        let (sidecar, name) = (Arc::clone(&of.sidecar), Arc::clone(&of.name));
+        Egress::new(sidecar, name, of.upstream.another())
+    }
+}
+
+impl WayOut {
+    async fn carry(&self, mut parts: Box<Parts>, body: Incoming) -> Response<Body> {
+        let config = self.sidecar.config();
+        let entry = config.egress.iter().find(|entry| entry.name == self.name);
+        let Some(entry) = entry else {
+            // A name cannot go while the program runs.
+            return refuse(&parts, Fault::internal());
+        };
+        if self.upstream.has_sent(&parts.headers) {
+            return refuse(&parts, Fault::comes_round());
+        }
+        if let Err(fault) = may_pass(entry, &mut parts) {
+            return refuse(&parts, fault);
+        }
+        let id = respond::request_id(&parts.headers);
+        match boxed(|| self.send(entry, parts, body)).await {
+            Ok(mut reply) => {
+                come_back(&mut reply, &entry.upstream);
+                reply
+            }
+            Err(fault) => fault.reply(id),
+        }
+    }
+
+    async fn send(
+        &self,
+        entry: &EgressSettings,
+        mut parts: Box<Parts>,
+        body: Incoming,
+    ) -> Result<Response<Body>, Fault> {
+        let is_limited = !entry.limits.is_empty();
+        let key = is_limited.then(|| key_of(entry, &parts)).transpose()?;
+        // Its room is taken until there is a reply.
+        let (mut body, taken) = self.body(body).await?;
+        if self.sidecar.calling.lines.all_waiting() > 0 {
+            detach(&mut parts, &mut body);
+        }
+        let deadline = Instant::now() + entry.max_wait;
+        let (mut left, mut last, mut parts) = (entry.retry, None, Some(parts));
+        loop {
+            let start = match &key {
+                Some(key) => self.start(entry, key, deadline).await,
+                None => Ok(None),
+            };
+            // What the service has said goes before what we say.
+            let start = match (start, last.take()) {
+                (Ok(start), _) => start,
+                (Err(_), Some(last)) => return last,
+                (Err(fault), None) => return Err(fault),
+            };
+            let may_repeat = left > 0 && taken.is_some();
+            let head = match may_repeat {
+                true => parts.clone(),
+                false => parts.take(),
+            };
+            let sent = match &mut body {
+                CallBody::Whole(bytes) => Some(RequestBody::from(bytes.clone())),
+                CallBody::Stream(body) => body.take().map(RequestBody::from),
+            };
+            let Some((head, sent)) = head.zip(sent) else {
+                return Err(Fault::internal());
+            };
+            let request = Box::new(Request::from_parts(*head, sent));
+            // Boxed: otherwise each call that waits would keep memory for what comes after its start.
+            let (again, (answer, start)) =
+                boxed(|| self.try_once(request, start, entry.lease)).await;
+            let again = again.filter(|_| may_repeat);
+            let again = again.map(|from| from.max(self.backs_off(entry.retry - left)));
+            let Some(at) = again.filter(|at| *at < deadline) else {
+                let Some(start) = start else { return answer };
+                return answer.map(|reply| reply.map(|body| body.holding(start)));
+            };
+            drop(start);
+            if !self.rests(at).await {
+                return answer;
+            }
+            left -= 1;
+            last = Some(answer);
+        }
+    }
+
+    /// The body of a call: a small one is read whole, and takes its room.
+    async fn body(&self, body: Incoming) -> Result<(CallBody, Option<SemaphorePermit<'_>>), Fault> {
+        let small = body.size_hint().exact().filter(|bytes| *bytes <= SMALL);
+        if small.is_none() {
+            return Ok((CallBody::Stream(Some(body)), None));
+        }
+        let (room, patience) = {
+            let server = &self.sidecar.live().settings.server;
+            (&self.sidecar.bodies, server.body_timeout)
+        };
+        let (bytes, taken) = body::read(body, SMALL as usize, patience, room).await?;
+        Ok((CallBody::Whole(bytes), Some(taken)))
+    }
+
+    /// Makes a call, and heeds what the service says. From when on it may be made again, if at all, and what came of it
+    /// with its start.
+    ///
+    /// Where it has slots, and its caller gives up, they are taken until the service answers: it works on the call until
+    /// then, whoever hears it. For `lease` at most.
+    async fn try_once(
+        &self,
+        request: Box<Request<RequestBody>>,
+        mut start: Option<CallStart>,
+        lease: Duration,
+    ) -> (
+        Option<Instant>,
+        (Result<Response<Body>, Fault>, Option<CallStart>),
+    ) {
+        let has_slots = start.as_ref().is_some_and(CallStart::has_slots);
+        if has_slots {
+            // The connection sees meanwhile whether its caller has gone already: such a call is not sent.
+            tokio::task::yield_now().await;
+        }
+        let repeat = Repeat::of(&request);
+        if let Some(start) = &mut start {
+            start.sent();
+        }
+        let now = Instant::now();
+        let (_here, gone) = oneshot::channel::<()>();
+        let (sidecar, upstream) = (Arc::clone(&self.sidecar), self.upstream.clone());
+        let sending = boxed(|| async move {
+            let given_up = async {
+                drop(gone.await);
+                tokio::time::sleep(lease).await;
+            };
+            let sent = tokio::select! {
+                sent = upstream.send(request) => sent,
+                () = given_up => Err(SendError::Broken),
+            };
+            if let (Ok(reply), Some(start)) = (&sent, &start) {
+                let said = (reply.status(), reply.headers());
+                heed_reply(&sidecar, &start.claimed, start.at, said).await;
+            }
+            (sent, start)
+        });
+        let (sent, start) = match has_slots {
+            true => to_the_end(&self.sidecar.tasks.own, sending).await,
+            false => sending.await,
+        };
+        let reply = match sent {
+            Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
+                let fault = self.failed(&error.into(), repeat);
+                return (None, (Err(fault), start));
+            }
+            Ok(reply) => reply,
+            Err(error) => {
+                let again = repeat == Repeat::Safe && matches!(error, SendError::Backend(_));
+                let fault = self.failed(&error, repeat);
+                return (again.then_some(now), (Err(fault), start));
+            }
+        };
+        let again = self.again(&reply, repeat, now);
+        (again, (Ok(reply.map(Body::from)), start))
+    }
+
+    /// From when on a call may be made again that was answered so at `now`, if at all.
+    fn again(&self, reply: &Response<ReplyBody>, repeat: Repeat, now: Instant) -> Option<Instant> {
+        let (status, lines) = (reply.status().as_u16(), text_lines(reply.headers()));
+        let told = back_at(status, lines, self.sidecar.store.now(), micros(BACKOFF.1));
+        let told = told.map(|at| self.sidecar.instant_of(at));
+        match status {
+            429 => told.or(Some(now)),
+            // A refusal, if it says when that ends.
+            403 => told,
+            502..=504 | 529 if repeat == Repeat::Safe => told.or(Some(now)),
+            _ => None,
+        }
+    }
+
+    /// When a call may be made again that has failed, after so many tries before it.
+    fn backs_off(&self, tries: usize) -> Instant {
+        let (first, most) = BACKOFF;
+        let whole = first * 2_u32.saturating_pow(u32::try_from(tries).unwrap_or(u32::MAX));
+        let whole = whole.min(most);
+        // So calls that failed together do not come back together. Each has a number of its own.
+        let number = self.sidecar.fetching.next_claim(self.sidecar.store.now());
+        let chance = fingerprint([&number.0.to_be_bytes()[..]]) as u32;
+        Instant::now() + whole + whole.mul_f64(f64::from(chance) / f64::from(u32::MAX))
+    }
+
+    /// Waits until then; `false`: no call is made again, because the sidecar stops.
+    async fn rests(&self, until: Instant) -> bool {
+        let stops = self.sidecar.calling.closed.cancelled();
+        tokio::time::timeout_at(until, stops).await.is_err()
+    }
+
+    /// Waits for a start until `deadline`; `None`: nothing limits this call.
+    async fn start(
+        &self,
+        entry: &EgressSettings,
+        key: &Key,
+        deadline: Instant,
+    ) -> Result<Option<CallStart>, Fault> {
+        let Calling { lines, closed, .. } = &self.sidecar.calling;
+        if closed.is_cancelled() {
+            return Err(Fault::draining());
+        }
+        let mut claimed = self.claim(entry, deadline);
+        claimed.limited = self.limits_now(key, &claimed.job);
+        if claimed.limited.is_empty() {
+            return Ok(None);
+        }
+        let priced = PricedCall::of(&self.sidecar, &claimed);
+        let waits = !entry.max_wait.is_zero();
+        let stands_behind = waits && lines.waiting(key) > 0;
+        if stands_behind && !lines.has_place(key, entry) {
+            return Err(self.limited(key, &CallVerdict::Refused(None, None), FULL));
+        }
+        let mut place = stands_behind.then(|| lines.join(key, &self.name));
+        let (mut answer, mut since) = (CallVerdict::Refused(None, None), None);
+        loop {
+            let (mut again, wakes) = (deadline, lines.wakes());
+            if place.as_ref().is_none_or(CallPlace::is_first) {
+                if lines.call_is_behind(key) {
+                    tokio::time::sleep(BEHIND).await;
+                }
+                claimed.limited = self.limits_now(key, &claimed.job);
+                answer = self.ask(&claimed, priced.clone()).await;
+                again = self.asks_again(&answer);
+            }
+            match answer {
+                CallVerdict::Started(mut start) => {
+                    lines.started(AskedBy::Call, &claimed.limited);
+                    start.waited = since.map(|since: Instant| since.elapsed());
+                    return Ok(Some(start));
+                }
+                CallVerdict::Refused(_, Some(at)) if self.sidecar.asked_from(at) > deadline => {
+                    return Err(self.limited(key, &answer, LATE));
+                }
+                _ => {}
+            }
+            since = since.or(Some(Instant::now()));
+            if place.is_none() && !lines.has_place(key, entry) {
+                return Err(self.limited(key, &answer, FULL));
+            }
+            // What woke the line before it stood there woke it in vain.
+            let missed = place.is_none() && {
+                place = Some(lines.join(key, &self.name));
+                lines.wakes() != wakes
+            };
+            if let Some(place) = place.as_ref().filter(|_| !missed) {
+                // Never at once: what could be done at once was just done.
+                let again = again.max(Instant::now() + Duration::from_millis(1));
+                tokio::select! {
+                    () = place.woken() => {}
+                    () = tokio::time::sleep_until(again.min(deadline)) => {}
+                    () = closed.cancelled() => return Err(Fault::draining()),
+                }
+            }
+            if Instant::now() >= deadline {
+                return Err(self.limited(key, &answer, LATE));
+            }
+        }
+    }
+
+    /// When the first of a line asks again by itself.
+    fn asks_again(&self, answer: &CallVerdict) -> Instant {
+        match answer {
+            CallVerdict::Refused(_, Some(at)) => self.sidecar.asked_from(*at),
+            CallVerdict::Refused(_, None) => Instant::now() + UNHEARD,
+            _ => Instant::now() + NO_WORD,
+        }
+    }
+
+    /// A call before its start, which waits for that until `deadline`.
+    fn claim(&self, entry: &EgressSettings, deadline: Instant) -> Claimed {
+        let now = self.sidecar.store.now();
+        let generation = self.sidecar.fetching.next_claim(now);
+        let id = [&*self.ids, &generation.0.to_string()].concat().into();
+        let queue = Arc::clone(&self.queue);
+        let stays = self.sidecar.store.at(deadline).plus(EARLY);
+        let claim = Claim {
+            claimed_at: now,
+            visibility: micros(entry.lease),
+            stays,
+            ..Claim::new(id, generation, queue)
+        };
+        claim.into()
+    }
+
+    /// The limits of now for the call of this id, with what was set over HTTP laid over them.
+    fn limits_now(&self, key: &Key, id: &str) -> Arc<[Limited]> {
+        let written = self.limits_of(key, id);
+        named::renamed(&self.sidecar, &written);
+        in_force::limits_now(&self.sidecar, "", &written).into_owned()
+    }
+
+    /// What the file says of a key and this call: a policy in shadow may be for some of them.
+    fn limits_of(&self, key: &Key, id: &str) -> Arc<[Limited]> {
+        let live = self.sidecar.live();
+        let mut entries = live.settings.egress.iter();
+        let entry = entries.find(|entry| entry.name == self.name);
+        let all = entry.into_iter().flat_map(|entry| {
+            let of_call = |(_, _, sample): &&(_, _, Sample)| sample.has(Some(id));
+            entry
+                .limits
+                .iter()
+                .filter(of_call)
+                .map(|(policy, limits, _)| Limited {
+                    cost: entry.cost.clone(),
+                    ..Limited::new(Space::Job, key.clone(), limits.clone(), Arc::clone(policy))
+                })
+        });
+        all.collect()
+    }
+
+    /// Asks the store. The answer is heard also if the caller hangs up meanwhile, and then a start is undone.
+    async fn ask(&self, claimed: &Claimed, priced: Option<Arc<PricedCall>>) -> CallVerdict {
+        let (sidecar, claimed) = (Arc::clone(&self.sidecar), claimed.clone());
+        let asking = boxed(|| async move {
+            let asked = Instant::now();
+            let taken = sidecar.store.take(&[&claimed], 1).await;
+            sidecar.fetching.took(asked.elapsed());
+            let verdict = taken
+                .ok()
+                .and_then(|taken| taken.verdicts.into_iter().next());
+            if let Some(priced) = &priced {
+                let has_started = verdict.as_ref().is_some_and(Verdict::is_started);
+                priced.may_stand.store(!has_started, Ordering::Relaxed);
+            }
+            match verdict {
+                Some(Verdict::Started { at }) => {
+                    CallVerdict::Started(CallStart::of(&sidecar, &claimed, at))
+                }
+                Some(Verdict::Refused { which, why, at, .. }) => {
+                    let by = claimed.limited.get(which).cloned();
+                    if let Some(by) = &by {
+                        let metrics = &sidecar.metrics;
+                        metrics.refused(StartKind::Call, by, &by.policy, OnLimit::Wait);
+                    }
+                    // A pause ends when somebody ends it.
+                    let is_paused = why.strategy == Strategy::Concurrency && why.limit == 0;
+                    CallVerdict::Refused(by, at.filter(|_| !is_paused && !why.slot))
+                }
+                _ => CallVerdict::NoWord,
+            }
+        });
+        to_the_end(&self.sidecar.tasks.own, asking).await
+    }
+
+    /// The call may not start in time.
+    fn limited(&self, key: &Key, answer: &CallVerdict, hint: &'static str) -> Fault {
+        let CallVerdict::Refused(by, at) = answer else {
+            let message = format!("the store does not say whether a call of key {key} may start");
+            return Fault::new("store_unavailable", message).later(NO_WORD);
+        };
+        tell::call_refused(&self.sidecar, &self.name, key);
+        let wait = at.map(|at| self.sidecar.instant_of(at) - Instant::now());
+        let wait = wait.unwrap_or_default();
+        let mut fault = match at.filter(|_| wait > WORTH_WAITING) {
+            Some(at) => {
+                let at = rfc3339(at);
+                let message = format!("what the calls of key {key} may use is gone until {at}");
+                Fault::new("budget_spent", message).with("next_start", at)
+            }
+            None => {
+                let message = format!(
+                    "the calls of key {key} are limited, and this one has no start in time"
+                );
+                Fault::new("rate_limited", message)
+                    .hinting(hint)
+                    .later_exactly(wait)
+            }
+        };
+        if wait > SDKS_WAIT {
+            fault = fault.with_header(SHOULD_RETRY, "false");
+        }
+        fault = fault.with("egress", &*self.name).with("key", key.as_str());
+        if let Some(by) = by {
+            fault = fault.with("policy", &*by.policy);
+        }
+        if let Ok(value) = HeaderValue::from_str(key.as_str()) {
+            let more = fault.more.get_or_insert_default();
+            more.headers.push((LIMITED, value));
+        }
+        fault
+    }
+
+    /// The service gave no reply.
+    fn failed(&self, error: &SendError, repeat: Repeat) -> Fault {
+        Fault::sending(error, |error| {
+            let why = error.said_of("the service", "egress");
+            if error.in_doubt() && repeat == Repeat::Harmful {
+                let message =
+                    format!("the service may or may not have carried the call out: {why}");
+                return Fault::new("in_doubt", message)
+                    .hinting("ask the service whether it has, before the call is made again")
+                    .with_header(SHOULD_RETRY, "false");
+            }
+            let address = format!("{:?}: ", self.upstream.target());
+            let (code, at) = match error {
+                // What connects names the address by itself.
+                UpstreamError::Unreachable(_) => ("service_unreachable", ""),
+                UpstreamError::Timeout(_) => ("service_timeout", &*address),
+                _ => ("service_reply_lost", &*address),
+            };
+            Fault::new(code, [at, &why].concat()).later(Duration::from_secs(1))
+        })
+        .with("egress", &*self.name)
+    }
+}
+
+/// What it does to make a call again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    /// Nothing, however often.
+    Safe,
+    /// Nothing more: the service does it once.
+    Harmless,
+    Harmful,
+}
+
+impl Repeat {
+    fn of<B>(request: &Request<B>) -> Repeat {
+        let method = request.method();
+        match method.is_idempotent() || request.headers().contains_key(IDEMPOTENCY_KEY) {
+            _ if method.is_safe() => Repeat::Safe,
+            true => Repeat::Harmless,
+            false => Repeat::Harmful,
+        }
+    }
+}
+
+/// The body of a call.
+enum CallBody {
+    Whole(Bytes),
+    /// It can be sent once.
+    Stream(Option<Incoming>),
+}
+
+/// Copies what a call that may wait has of all that was read with it: that would double the memory of those that wait.
+fn detach(parts: &mut Parts, body: &mut CallBody) {
+    for value in parts.headers.values_mut() {
+        *value = detached(value);
+    }
+    // What was a target is one.
+    if let Ok(target) = Uri::try_from(parts.uri.to_string()) {
+        parts.uri = target;
+    }
+    if let CallBody::Whole(bytes) = body {
+        *bytes = Bytes::copy_from_slice(bytes);
+    }
+}
+
+/// What the store said.
+enum CallVerdict {
+    Started(CallStart),
+    /// By this limit, and when the call may start; `None`: when a slot is free, or others before it have started.
+    Refused(Option<Limited>, Option<Timestamp>),
+    /// It had no word.
+    NoWord,
+}
+
+/// Refuses what is no call of this entry, and takes its token off.
+fn may_pass(entry: &EgressSettings, parts: &mut Parts) -> Result<(), Fault> {
+    // The service sees none, wherever it was meant for.
+    let sent = parts.headers.remove(TOKEN);
+    if let Some(token) = &entry.token {
+        let is_it = sent
+            .as_ref()
+            .is_some_and(|sent| sent.as_bytes().ct_eq(token.expose().as_bytes()).into());
+        if !is_it {
+            let message = match sent {
+                Some(_) => "this way out takes another token than was sent",
+                None => "this way out takes a token",
+            };
+            return Err(Fault::new("unauthorized", message)
+                .hinting("send the entry's token in the header OJS-Throttle-Token"));
+        }
+    }
+    if parts.uri.authority().is_some() {
+        let message = "this is no proxy for any host: the request names one in its first line";
+        return Err(Fault::bad_request(message)
+            .hinting("set this address as the base URL of the service's SDK, and no HTTP_PROXY"));
+    }
+    if wants_websocket(&parts.headers) {
+        let message = "no other protocol passes here";
+        return Err(Fault::bad_request(message)
+            .hinting("open WebSockets with the service itself: they are not limited"));
+    }
+    parts.headers.remove(header::UPGRADE);
+    Ok(())
+}

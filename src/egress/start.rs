@@ -1,0 +1,111 @@
+//! The start of a call: it is undone if nothing was sent, and ends with its reply. Before that, the call may stand in a
+//! line of the store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::desk::Sidecar;
+use crate::desk::outlive::begin;
+use crate::limit::{Timestamp, is_priced};
+use crate::store::{Claimed, End, LedgerExt as _};
+use crate::told::metrics::StartKind;
+use crate::wire::boxed::boxed;
+
+/// A call with a cost, for which the store may keep room. If it is given up, others have that room at once.
+#[derive(Debug)]
+pub(super) struct PricedCall {
+    sidecar: Arc<Sidecar>,
+    claimed: Claimed,
+    /// The store was asked and has not let it start.
+    pub(super) may_stand: AtomicBool,
+}
+
+impl PricedCall {
+    /// That of this call, if it has a cost.
+    pub(super) fn of(sidecar: &Arc<Sidecar>, claimed: &Claimed) -> Option<Arc<PricedCall>> {
+        let priced = || PricedCall {
+            sidecar: Arc::clone(sidecar),
+            claimed: claimed.clone(),
+            may_stand: AtomicBool::new(false),
+        };
+        is_priced(&claimed.limited).then(|| Arc::new(priced()))
+    }
+}
+
+impl Drop for PricedCall {
+    fn drop(&mut self) {
+        if !self.may_stand.load(Ordering::Relaxed) {
+            return;
+        }
+        let (sidecar, claimed) = (Arc::clone(&self.sidecar), self.claimed.clone());
+        let leaves = boxed(|| async move {
+            // A store that does not hear of it keeps the room for some seconds.
+            drop(sidecar.end_by(&End::of_claim(&claimed)).await);
+            sidecar.wake(&claimed.limited);
+        });
+        begin(&self.sidecar.tasks.own, leaves);
+    }
+}
+
+/// A start that the store has granted.
+#[derive(Debug)]
+pub(super) struct CallStart {
+    sidecar: Arc<Sidecar>,
+    pub(super) claimed: Claimed,
+    /// When it counts.
+    pub(super) at: Timestamp,
+    /// How long the call waited, if it was refused before.
+    pub(super) waited: Option<Duration>,
+    /// Whether the service may have seen something of the call.
+    sent: bool,
+}
+
+impl CallStart {
+    pub(super) fn of(sidecar: &Arc<Sidecar>, claimed: &Claimed, at: Timestamp) -> CallStart {
+        if let Some(one) = claimed.limited.first() {
+            let mut out = sidecar.calling.out.lock();
+            out.insert(claimed.job.clone(), one.key.clone());
+        }
+        CallStart {
+            sidecar: Arc::clone(sidecar),
+            claimed: claimed.clone(),
+            at,
+            waited: None,
+            sent: false,
+        }
+    }
+
+    /// Whether it has slots until its reply has ended.
+    pub(super) fn has_slots(&self) -> bool {
+        let mut limited = self.claimed.limited.iter();
+        limited.any(|one| one.limits.concurrency.is_some())
+    }
+
+    /// The call leaves. From now on the start counts, whatever becomes of it.
+    pub(super) fn sent(&mut self) {
+        self.sent = true;
+        let started = [(&*self.claimed.limited, self.waited)].into_iter();
+        self.sidecar.metrics.started(StartKind::Call, started);
+    }
+}
+
+impl Drop for CallStart {
+    /// The store's answer may take time, and a drop has none.
+    fn drop(&mut self) {
+        self.sidecar.calling.out.lock().remove(&self.claimed.job);
+        let (sidecar, claimed, sent) = (Arc::clone(&self.sidecar), self.claimed.clone(), self.sent);
+        let over = boxed(|| async move {
+            if sent {
+                if let Some(row) = sidecar.end_by(&End::of_claim(&claimed)).await {
+                    sidecar.settle.runs.note(&row, sidecar.store.now());
+                }
+                return;
+            }
+            // A store that does not hear of it knows that the row is overdue, and the next sweep ends it.
+            let _undone = sidecar.store.back(&claimed.job, claimed.generation).await;
+            sidecar.wake(&claimed.limited);
+        });
+        begin(&self.sidecar.tasks.own, over);
+    }
+}

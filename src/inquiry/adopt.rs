@@ -1,0 +1,406 @@
+//! Adoption: jobs that run already when limits begin to apply to them get their slots, from the backend's list of active
+//! jobs. Windows start empty with the memory store; slots do not.
+//!
+//! A job that a sibling holds is active in the backend too, and must get no slot: its holder starts it later. No store
+//! says what siblings hold, but they can: whatever was only seen to run ends when its holder names it. So where siblings
+//! live, a found job first gets a row without limits. Slots come when the siblings had time to name what they hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::job::{self, DEFAULT_VISIBILITY};
+use super::{calls, in_force, overdue, prove};
+use crate::desk::adoption::{Listing, Unlearnt};
+use crate::desk::live::Live;
+use crate::desk::{Proxy, Sidecar, micros, named, settings};
+use crate::duration;
+use crate::json::Json;
+use crate::limit::{Limited, Timestamp};
+use crate::policy::{Accept, JobView};
+use crate::store::{Change, Claim, Claimed, Due, Gen, LedgerExt};
+use crate::subqueues::mirror;
+use crate::told::metrics::Counted;
+use crate::wire::ojs::REPLY_DEPTH;
+use crate::wire::upstream::UpstreamError;
+
+/// Jobs on one page of the backend's list, and the most pages read.
+const PAGE: usize = 100;
+const PAGES: usize = 100;
+/// The pauses before the list is asked for again when it did not come.
+const LIST_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
+/// How long the backend may take for its manifest, and twice as long each time after it was late: one that hangs keeps
+/// nobody for long, and one that is slow is heard in the end.
+const MANIFEST: Duration = Duration::from_secs(2);
+/// By then a live sibling has named what it holds of the jobs that were found: it looks at the store every 1.2 s, and
+/// its sweep may be half a second late.
+const NAMED_BY: Duration = Duration::from_millis(2_500);
+/// No job that runs began longer ago, in microseconds. A time that was never set may be one of the year 1.
+const LONGEST: u64 = 30 * 86_400 * 1_000_000;
+
+/// Which running jobs had limits before: those have their slots, or somebody holds them.
+#[derive(Clone)]
+pub(crate) enum LimitedBefore {
+    /// None of them, as far as is known here.
+    None,
+    /// Those that these policies limit.
+    Under(Arc<Live>),
+    /// All but those of this queue, which gets its first limit.
+    AllBut(Arc<str>),
+}
+
+/// Whether neither the config nor a job can bring a limit.
+pub(crate) fn never_limits(live: &Live) -> bool {
+    live.policies.is_empty() && live.policies.accept() == Accept::Ignore
+}
+
+/// No list of running jobs came: the status of what did, if anything.
+#[derive(Debug)]
+pub(crate) struct Unlisted(Option<StatusCode>);
+
+impl Unlisted {
+    /// Whether it may come another time.
+    fn may_come(&self) -> bool {
+        self.0.is_none_or(|status| status.is_server_error())
+    }
+}
+
+/// Whether the backend has told what it is, and what runs.
+pub(crate) fn is_learnt(sidecar: &Sidecar) -> bool {
+    sidecar.keeper.adoption.learnt.initialized()
+}
+
+/// Learns what must be known before the first limited FETCH: what kind of backend it is, and which
+/// limited jobs are running already. A backend that does not answer is asked again at each FETCH.
+///
+/// # Errors
+/// The backend does not answer yet.
+pub(crate) async fn ensure_learnt(proxy: &Proxy) -> Result<(), UpstreamError> {
+    let adoption = &proxy.sidecar.keeper.adoption;
+    if adoption.learnt.initialized() {
+        return Ok(());
+    }
+    let failures = || adoption.unlearnt.lock();
+    let before = failures().count;
+    let learning = adoption.learnt.get_or_try_init(|| async {
+        // Who waited while another failed shares the failure: if each tried in turn, the last of them
+        // would wait for all.
+        let Unlearnt { count, last } = failures().clone();
+        let patience = match &last {
+            Some(UpstreamError::Timeout(time)) => time.saturating_mul(2),
+            _ => MANIFEST,
+        };
+        if let Some(error) = last.filter(|_| count > before) {
+            return Err(error);
+        }
+        let learnt = learn(proxy, patience).await;
+        if let Err(error) = &learnt {
+            if count == 0 {
+                tracing::warn!(
+                    id = %"manifest_missing",
+                    %error,
+                    "the backend has not told what it is (GET /ojs/manifest): FETCHes of queues that limits can \
+                     touch fail until it has"
+                );
+            }
+            let mut failures = failures();
+            failures.count += 1;
+            failures.last = Some(error.clone());
+        }
+        learnt
+    });
+    // Boxed: it is done once, and every FETCH would have room for it.
+    Box::pin(learning).await.map(drop)
+}
+
+async fn learn(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
+    let mut call = calls::get(proxy, 0, "/ojs/manifest".to_owned());
+    call.timeout = patience.min(proxy.sidecar.live().settings.upstream.timeout);
+    let reply = calls::call(proxy, "manifest", call).await?;
+    if let Some(stranger) = proxy.sidecar.backend.note_stranger(&reply) {
+        return Err(UpstreamError::Unreadable(stranger.to_string()));
+    }
+    if reply.status.is_server_error() {
+        // Something between us and the backend speaks for it.
+        return Err(UpstreamError::Lost(format!(
+            "its manifest is {}",
+            reply.status
+        )));
+    }
+    proxy.sidecar.backend.read_manifest(&reply.body);
+    settings::follow_subqueues(&proxy.sidecar);
+    if !proxy.sidecar.backend.is_liveness_known() {
+        tracing::warn!(
+            id = %"liveness_unknown",
+            "nobody says whether a heartbeat keeps single jobs on this backend, so each limited job is claimed by itself, \
+             which costs more calls: run `ojs-throttle doctor --probe`, and set upstream.liveness"
+        );
+    }
+    adopt_newly_limited(proxy).await;
+    Ok(())
+}
+
+/// Other policies may limit jobs that are running: those that had no limits so far get their slots, as
+/// at the start. Beside the sweep: held jobs get their heartbeats meanwhile, however long the list is.
+pub(crate) fn adopt_again(proxy: &Proxy, stop: &CancellationToken) -> JoinHandle<()> {
+    let sidecar = &proxy.sidecar;
+    let (proxy, stop) = (proxy.clone(), stop.clone());
+    // Tracked, and over when the sweep is.
+    sidecar.tasks.spawn(async move {
+        if proxy.sidecar.keeper.adoption.learnt.initialized() {
+            stop.run_until_cancelled(adopt_newly_limited(&proxy)).await;
+        }
+    })
+}
+
+/// Gives their slots to running jobs that the policies of now limit and those of the last list did not. Without
+/// policies too: jobs bring limits of their own.
+async fn adopt_newly_limited(proxy: &Proxy) {
+    let (sidecar, adoption) = (&proxy.sidecar, &proxy.sidecar.keeper.adoption);
+    let live = sidecar.control.live.load_full();
+    let last = adoption.listed_under.lock().clone();
+    let before = last.map_or(LimitedBefore::None, LimitedBefore::Under);
+    let adopted = match never_limits(&live) {
+        true => Ok(0),
+        false => adopt_running(proxy, &before).await,
+    };
+    match adopted {
+        Ok(adopted) => {
+            *adoption.listed_under.lock() = Some(live);
+            if adopted > 0 {
+                tracing::info!(
+                    adopted,
+                    "jobs that run already are limited; they have their slots"
+                );
+            }
+        }
+        Err(Unlisted(Some(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))) => {
+            tracing::warn!(
+                id = %"active_refused",
+                status = status.as_u16(),
+                "the backend refuses us its list of active jobs: set upstream.token to one that may read it; until \
+                 those that run already have ended, as many more may run"
+            )
+        }
+        Err(Unlisted(status)) => tracing::warn!(
+            id = %"active_missing",
+            status = status.map(|status| status.as_u16()),
+            "the backend has no list of active jobs for us; until those that run already have ended, as many more \
+             may run"
+        ),
+    }
+}
+
+/// Reads the backend's list of active jobs and takes the slots of those that were not limited before. Says how many were
+/// found, or what came in place of a list.
+pub(crate) async fn adopt_running(
+    proxy: &Proxy,
+    before: &LimitedBefore,
+) -> Result<usize, Unlisted> {
+    let sidecar = &proxy.sidecar;
+    let _listing = Listing::begin(&sidecar.keeper.adoption);
+    // A look at the store tells whether siblings live; at the start there was none yet.
+    let looked = sidecar.store.due(0).await.is_ok();
+    let is_alone = looked && sidecar.store.siblings() == 0;
+    let mut adopted = Vec::new();
+    let mut pauses = LIST_AGAIN.into_iter();
+    let listed = loop {
+        let mut found = Vec::new();
+        let listed = list_running(proxy, before, &mut found).await;
+        for claimed in found {
+            let row = match is_alone {
+                true => claimed.clone(),
+                false => without_limits(&claimed),
+            };
+            let until = sidecar.store.now().plus(row.visibility);
+            if adopt(sidecar, row, until.into()).await {
+                adopted.push(claimed);
+            }
+        }
+        match (&listed, pauses.next()) {
+            (Err(unlisted), Some(pause)) if unlisted.may_come() => {
+                tokio::time::sleep(pause).await;
+            }
+            _ => break listed,
+        }
+    };
+    let count = adopted.len();
+    if !is_alone {
+        limit_unnamed(proxy, adopted);
+    }
+    listed.map(|()| count)
+}
+
+/// The claim of a running job without its limits: a row of it takes no slot.
+fn without_limits(claimed: &Claimed) -> Claimed {
+    let mut free = claimed.clone();
+    free.limited = Arc::default();
+    free
+}
+
+/// Gives these found jobs their slots if no sibling names them as held, nor ends them, while it has time for that.
+fn limit_unnamed(proxy: &Proxy, found: Vec<Claimed>) {
+    if found.is_empty() {
+        return;
+    }
+    let sidecar = &proxy.sidecar;
+    let proxy = proxy.clone();
+    let _task = sidecar.tasks.spawn(async move {
+        tokio::time::sleep(NAMED_BY).await;
+        let sidecar = &proxy.sidecar;
+        for claimed in found {
+            let _listing = Listing::begin(&sidecar.keeper.adoption);
+            let free = sidecar.store.end(&claimed.job, Some(Gen::ADOPTED)).await;
+            if let Ok(Some(free)) = free
+                && let Some(due) = free.due()
+                && adopt(sidecar, claimed.clone(), due).await
+                // It may have ended through a sibling before it had a row.
+                && prove::shown_active(&proxy, &claimed).await == Some(false)
+            {
+                overdue::reclaim(sidecar, &claimed).await;
+            }
+        }
+    });
+}
+
+/// Reads the backend's list of active jobs. Those that are limited here, were not before and are not held come to
+/// `found`, also where the list breaks off.
+pub(crate) async fn list_running(
+    proxy: &Proxy,
+    before: &LimitedBefore,
+    found: &mut Vec<Claimed>,
+) -> Result<(), Unlisted> {
+    for page in 1..=PAGES {
+        let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
+        let mut call = calls::get(proxy, 0, target);
+        call.timeout = Duration::from_secs(2);
+        let answer = calls::call(proxy, "list_active", call).await;
+        let reply = answer.map_err(|_| Unlisted(None))?;
+        let unlisted = || Unlisted(Some(reply.status));
+        if reply.status != StatusCode::OK {
+            return Err(unlisted());
+        }
+        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok();
+        let jobs = whole.and_then(|whole| whole.get_exact("items"));
+        let jobs = jobs.ok_or_else(unlisted)?;
+        let mut count = 0;
+        for job in jobs.items() {
+            count += 1;
+            found.extend(running(&proxy.sidecar, 0, job, before));
+        }
+        if count < PAGE {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Gives one running job its row, above its limits if need be. Says whether it got one. The backend is asked about it
+/// when `until` has come.
+async fn adopt(sidecar: &Sidecar, claimed: Claimed, until: Due) -> bool {
+    let adoption = &sidecar.keeper.adoption;
+    let Ok(row) = sidecar.store.row(&claimed.job).await else {
+        return false;
+    };
+    if row.is_some() || sidecar.hold.has(&claimed.job) || adoption.has_ended(&claimed.job) {
+        return false;
+    }
+    let adopt = Change::Adopt {
+        claimed: claimed.clone(),
+        until,
+    };
+    if !matches!(sidecar.store.set(adopt).await, Ok(true)) {
+        return false;
+    }
+    if !claimed.limited.is_empty() {
+        named::noted(sidecar, std::iter::once(&claimed));
+        sidecar.metrics.adopted(&claimed.limited);
+        sidecar.metrics.count(Counted::SlotAdopted);
+    }
+    // Who ended it while the store was at it found no row to end.
+    if adoption.has_ended(&claimed.job) {
+        sidecar.end(&claimed.job, Some(Gen::ADOPTED)).await;
+    }
+    true
+}
+
+/// A running job as a claim, if it is limited, was not before, and is not held.
+pub(crate) fn running(
+    sidecar: &Sidecar,
+    scope: u64,
+    job: Json<'_>,
+    before: &LimitedBefore,
+) -> Option<Claimed> {
+    let [id, kind, queue, state, attempt, started] =
+        job.pick(["id", "type", "queue", "state", "attempt", "started_at"]);
+    let text = |value: Option<Json<'_>>| value.and_then(|v| v.text()).map(|v| v.into_owned());
+    let (Some(id), Some("active")) = (text(id), text(state).as_deref()) else {
+        return None;
+    };
+    let filed = mirror::filed(job).map(|queue| queue.into_owned());
+    let queue = filed.or_else(|| text(queue));
+    let queue = queue.as_deref().unwrap_or("default");
+    let queue = sidecar.subqueues.base_of(queue).to_owned();
+    let kind = text(kind).unwrap_or_default();
+    let limits = new_limits(sidecar, scope, job, (&queue, &kind), before)?;
+    let limited = in_force::limits_now(sidecar, &queue, &limits).into_owned();
+    if limited.is_empty() || sidecar.hold.has(&id) {
+        return None;
+    }
+    let attempt = attempt.and_then(|a| a.u32());
+    let own = mirror::visibility(job).map(Duration::from_millis);
+    Some(Claimed::from(Claim {
+        claim_id: Arc::from(text(job.get("worker_id")).unwrap_or_default()),
+        scope,
+        attempt,
+        claimed_at: claimed_at(text(started).as_deref(), sidecar.store.now()),
+        visibility: micros(own.unwrap_or(DEFAULT_VISIBILITY)),
+        limited,
+        ..Claim::new(Arc::from(id), Gen::ADOPTED, Arc::from(queue))
+    }))
+}
+
+/// What limits a running job of this queue and type; `None`: it was limited before, or nobody knows whose it is.
+fn new_limits(
+    sidecar: &Sidecar,
+    scope: u64,
+    job: Json<'_>,
+    (queue, kind): (&str, &str),
+    before: &LimitedBefore,
+) -> Option<Arc<[Limited]>> {
+    let (own, live) = (job::own(job, queue), sidecar.live());
+    let tenant = sidecar.scopes.tenant_of(scope);
+    let id = job.get("id").and_then(|id| id.text());
+    let view = JobView {
+        id: id.as_deref(),
+        queue,
+        kind,
+        meta: job.get("meta"),
+        tenant: live.trusted(tenant.as_deref()),
+    };
+    if scope == 0 && live.settings.server.trust_tenant_header && live.policies.lacks_tenant(&view) {
+        // Whose it is only its FETCH said.
+        return None;
+    }
+    let under = |live: &Live| job::limits_of(&view, &own, live, &mut live.known());
+    let limits = under(&live);
+    let was_limited = match before {
+        LimitedBefore::None => false,
+        LimitedBefore::Under(last) => {
+            !under(last).is_empty() || in_force::set_for_queue(sidecar, queue).is_some()
+        }
+        LimitedBefore::AllBut(of) => !limits.is_empty() || **of != *queue,
+    };
+    (!was_limited).then(|| job::priced(limits, &view, job, |_, _| {}))
+}
+
+/// When a running job was claimed, by its `started_at`: where claims last from their start, its heartbeats must ask
+/// for so much more. `now` where it has none that can be true.
+fn claimed_at(started: Option<&str>, now: Timestamp) -> Timestamp {
+    let started = started.and_then(duration::moment).map(Timestamp);
+    let is_likely = |at: &Timestamp| *at <= now && now.since(*at) <= LONGEST;
+    started.filter(is_likely).unwrap_or(now)
+}

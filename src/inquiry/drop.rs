@@ -1,0 +1,180 @@
+//! Dropping (`on_limit = "drop"`): a job that a limit refused is ended in the backend under the claim
+//! that we hold. The decision stands while that claim lasts: until the backend has the job as ended it stays in hand, out
+//! of every worker's reach, and is tried again and again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::calls::{self, Lookup};
+use crate::desk::{Proxy, edges, tell};
+use crate::hold::{Held, Pick};
+use crate::json::Json;
+use crate::limit::{Limited, OnLimit};
+use crate::log::cut;
+use crate::told::metrics::Counted;
+use crate::wire::ojs::REPLY_DEPTH;
+use crate::wire::upstream::Call;
+
+/// How long after an attempt that came to nothing the next one is made.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// How an attempt to end a job came out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DropEnd {
+    /// It is discarded, or cancelled where it cannot be discarded.
+    Dropped,
+    /// It ended in another way, or its claim is not ours any more.
+    Lost,
+    /// It did not happen, or nobody can say.
+    Open,
+}
+
+/// Ends picked jobs, one after the other, while their FETCH goes on. Those that do not end are tried again, and wait
+/// again once their claims may be over, or where the sidecar drains.
+pub(crate) fn drop_soon(proxy: &Proxy, mut picks: Vec<Pick>) {
+    if picks.is_empty() {
+        return;
+    }
+    let sidecar = &proxy.sidecar;
+    let proxy = proxy.clone();
+    // Tracked: a stop waits for it.
+    let _task = sidecar.tasks.spawn(async move {
+        let draining = &proxy.sidecar.tasks.draining;
+        loop {
+            let mut open = Vec::new();
+            for pick in picks {
+                open.extend(drop_one(&proxy, pick).await);
+            }
+            picks = open;
+            let again = draining.run_until_cancelled(tokio::time::sleep(RETRY_PAUSE));
+            if picks.is_empty() || again.await.is_none() {
+                return;
+            }
+        }
+    });
+}
+
+/// One attempt; the job is returned if it is to be tried again.
+async fn drop_one(proxy: &Proxy, held: Pick) -> Option<Pick> {
+    let sidecar = &proxy.sidecar;
+    let (job, generation) = (&held.claimed.job, held.claimed.generation);
+    if held.proof.deadline <= Instant::now() || !sidecar.hold.has_claim(job, generation) {
+        // Perhaps not ours any more; the sweep will tell.
+        return None;
+    }
+    let end = end_claimed(proxy, held.claimed.scope, job, final_nack(&held)).await;
+    match end {
+        DropEnd::Open => return Some(held),
+        DropEnd::Lost => sidecar.metrics.count(Counted::HoldLost),
+        DropEnd::Dropped => {
+            if let Some(by) = acting(&held, usize::MAX, OnLimit::Drop) {
+                tracing::debug!(
+                    job = &*cut(job),
+                    policy = %by.policy,
+                    key = %by.key,
+                    "dropped: over its limit"
+                );
+                sidecar.metrics.dropped(&by.policy);
+                tell::dropped(sidecar, &held, by);
+            }
+            (sidecar.admit.pressure).gone(&held.claimed.queue, job, edges::now(sidecar));
+        }
+    }
+    sidecar.end(job, Some(generation)).await;
+    held.gone();
+    None
+}
+
+/// A nack that allows no retry, and a cancel where the backend retries all the same.
+pub(crate) async fn end_claimed(
+    proxy: &Proxy,
+    scope: u64,
+    job: &Arc<str>,
+    nack: String,
+) -> DropEnd {
+    if proxy.sidecar.backend.retries_always() {
+        return cancel_refused(proxy, scope, job).await;
+    }
+    let call = calls::post(proxy, scope, "/ojs/v1/workers/nack", nack);
+    let answer = calls::call(proxy, "drop", call).await;
+    let reply = answer.ok().filter(|reply| reply.status.is_success());
+    let said = reply.as_ref().and_then(|reply| state_in(&reply.body));
+    let state = match said {
+        Some(state) => Some(state),
+        None => state_of(proxy, scope, job).await,
+    };
+    match (state.as_deref(), reply.is_some()) {
+        (Some("discarded"), _) | (Some(GONE), true) => DropEnd::Dropped,
+        (Some("completed" | "cancelled"), _) | (Some("available" | GONE), false) => DropEnd::Lost,
+        (Some("active") | None, _) => DropEnd::Open,
+        // The backend means to try it again.
+        (Some(_), _) => cancel_refused(proxy, scope, job).await,
+    }
+}
+
+async fn cancel_refused(proxy: &Proxy, scope: u64, job: &Arc<str>) -> DropEnd {
+    let target = format!("/ojs/v1/jobs/{}", crate::wire::ojs::encoded(job));
+    let call = Call {
+        method: http::Method::DELETE,
+        ..calls::get(proxy, scope, target)
+    };
+    let answer = calls::call(proxy, "drop", call).await;
+    if answer.as_ref().is_ok_and(|reply| reply.status.is_success()) {
+        return DropEnd::Dropped;
+    }
+    match state_of(proxy, scope, job).await.as_deref() {
+        Some("discarded") => DropEnd::Dropped,
+        // Ours, if its reply was lost.
+        Some("cancelled") if answer.is_err() => DropEnd::Dropped,
+        Some("completed" | "cancelled" | GONE) => DropEnd::Lost,
+        _ => DropEnd::Open,
+    }
+}
+
+/// The state that the backend has a job in; [`GONE`] if it knows none; `None`: it cannot be asked.
+async fn state_of(proxy: &Proxy, scope: u64, job: &str) -> Option<String> {
+    match calls::look_up(proxy, scope, job).await {
+        Lookup::Found(reply) => state_in(&reply),
+        Lookup::Gone => Some(GONE.into()),
+        Lookup::Unknown | Lookup::Unanswered => None,
+    }
+}
+
+/// The state of a job that is not there.
+const GONE: &str = "gone";
+
+/// A job's state in an answer: beside `job`, or in it.
+fn state_in(body: &[u8]) -> Option<String> {
+    let whole = Json::parse(body, REPLY_DEPTH).ok()?;
+    let inside = whole.get_exact("job").and_then(|job| job.get("state"));
+    Some(whole.get("state").or(inside)?.text()?.into_owned())
+}
+
+fn final_nack(held: &Held) -> String {
+    let by = acting(held, usize::MAX, OnLimit::Drop);
+    let message = by.map_or_else(String::new, |by| {
+        format!(
+            "dropped by ojs-throttle: the policy {:?} lets no job of {:?} start now",
+            &*by.policy,
+            by.key.as_str()
+        )
+    });
+    let claimed = &held.claimed;
+    calls::discard(
+        &claimed.job,
+        &claimed.claim_id,
+        "rate_limit_dropped",
+        &message,
+    )
+}
+
+/// The limit whose action it is: the one that lets go last if that is its action, else the first that
+/// has it. (Where two limits with the same action stand beside a third that outlasts both, it may be
+/// the one of them that did not refuse; only a label depends on it.)
+pub(crate) fn acting(held: &Held, which: usize, action: OnLimit) -> Option<&Limited> {
+    let limited = &held.claimed.limited;
+    let mut all = limited.get(which).into_iter().chain(limited.iter());
+    all.find(|limited| limited.on_limit == action)
+}

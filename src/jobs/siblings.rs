@@ -1,0 +1,479 @@
+//! Other sidecars on the same store: what they do that matters here, and held jobs that go from one to
+//! another. A held job is its holder's alone until the holder offers it, because it has no worker for the job or
+//! drains. Then a sidecar whose worker asks for jobs of that lane takes it over.
+
+use std::cmp;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::desk::{Proxy, Sidecar, hiding, named, settings};
+use crate::hold::{Held, Lane, Pick};
+use crate::inquiry::calls::{self, Lookup, PAUSES, job_in};
+use crate::inquiry::job::{self, ClaimOrigin, Shown};
+use crate::inquiry::prove::{self, attempt_since};
+use crate::store::{Change, Claimed, Gen, KnownRow, LedgerExt, Place, Row, StoreError, Wake};
+use crate::told::metrics::Counted;
+
+/// The most held jobs that are taken over for one FETCH.
+const AT_ONCE: usize = 16;
+/// So many offers are written to the store in one call.
+const OFFERS_AT_ONCE: usize = 256;
+/// So many questions for a pause are on their way to the store at once.
+const QUESTIONS: usize = 16;
+/// How often it is looked whether a job in hand is back.
+const RECHECK: Duration = Duration::from_millis(10);
+/// How long siblings have to take what is offered, in a drain.
+const OFFER: Duration = Duration::from_secs(5);
+
+/// Follows what siblings tell until the sidecar is told to stop. With the memory store there are
+/// none.
+pub(super) async fn hear_siblings(proxy: &Proxy, stop: CancellationToken) {
+    let sidecar = &proxy.sidecar;
+    loop {
+        let wake = tokio::select! {
+            wake = sidecar.store.wake() => wake,
+            () = stop.cancelled() => return,
+        };
+        match wake {
+            Wake::Freed(keys) => sidecar.wake_keys(&keys),
+            Wake::Row { job } => follow_job(proxy, job),
+            Wake::Came { queue, subqueues } => {
+                sidecar.subqueues.hear(&queue, &subqueues);
+                sidecar.hold.arrived(&queue);
+            }
+            Wake::Moved { queue, moved } => sidecar.subqueues.hear_moved(&queue, &moved),
+            Wake::Offered { scope, queue } => {
+                sidecar.keeper.offered.put(Lane { scope, queue });
+                sidecar.hold.wake_all();
+            }
+            Wake::Paused { queue, paused } => {
+                let _nobody_reads = sidecar.fetching.paused.reading.write().await;
+                if paused {
+                    sidecar.fetching.paused.pause(&queue);
+                } else {
+                    sidecar.fetching.paused.resume(&queue);
+                    sidecar.hold.wake_all();
+                }
+            }
+            Wake::All => {
+                sidecar.subqueues.doubt_all();
+                settings::follow_settings(sidecar);
+                check_offers(sidecar).await;
+                read_pauses(proxy).await;
+                sidecar.hold.ask_all();
+                sidecar.calling.lines.wake_all();
+            }
+        }
+    }
+}
+
+/// Learns which queues of held jobs are paused.
+async fn read_pauses(proxy: &Proxy) {
+    if proxy.sidecar.store.siblings() == 0 {
+        return;
+    }
+    let mut queues = proxy.sidecar.hold.counts().into_keys();
+    let mut questions = JoinSet::new();
+    loop {
+        while questions.len() < QUESTIONS
+            && let Some(queue) = queues.next()
+        {
+            let sidecar = Arc::clone(&proxy.sidecar);
+            questions.spawn(async move { read_pause(&sidecar, &queue).await });
+        }
+        if questions.join_next().await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Takes over what siblings have offered of these queues, and takes back what we have offered, for a worker that is
+/// here now. A task of its own does it, which ends whatever becomes of the worker.
+pub(super) async fn take_over_of(proxy: &Proxy, scope: u64, queues: &[Arc<str>]) {
+    if !proxy.sidecar.keeper.offered.any() && !proxy.sidecar.hold.has_offers() {
+        return;
+    }
+    let sidecar = &proxy.sidecar;
+    let (proxy, queues) = (proxy.clone(), queues.to_vec());
+    let taken = sidecar.tasks.spawn(async move {
+        for queue in queues {
+            let lane = Lane { scope, queue };
+            let offers = proxy.sidecar.hold.offers_of(&lane, AT_ONCE);
+            own_again(&proxy.sidecar, offers).await;
+            take_over(&proxy, &lane).await;
+        }
+    });
+    // Only a panic in there could fail, and would have been logged.
+    drop(taken.await);
+}
+
+async fn take_over(proxy: &Proxy, lane: &Lane) {
+    let sidecar = &proxy.sidecar;
+    if sidecar.tasks.draining.is_cancelled() || !sidecar.keeper.offered.take(lane) {
+        return;
+    }
+    read_pause(sidecar, &lane.queue).await;
+    let rows = sidecar.store.offered(lane.scope, &lane.queue, AT_ONCE);
+    let Ok(rows) = rows.await else {
+        return sidecar.keeper.offered.put(lane.clone());
+    };
+    if rows.len() >= AT_ONCE {
+        sidecar.keeper.offered.put(lane.clone());
+    }
+    let mut unheard = 0;
+    for row in rows {
+        let coming = sidecar.hold.coming(lane, 1, Instant::now());
+        let heard = take_over_row(proxy, row).await;
+        drop(coming);
+        unheard += u32::from(!heard);
+        if unheard > 1 {
+            // It was not for one job's sake: the others would have no answer either.
+            return sidecar.keeper.offered.put(lane.clone());
+        }
+    }
+}
+
+/// The backend is asked for it first: until it is known here it stays its owner's, who keeps it alive.
+/// `false`: it did not answer.
+async fn take_over_row(proxy: &Proxy, row: Row) -> bool {
+    let sidecar = &proxy.sidecar;
+    let claimed = row.claimed;
+    let held = match read_again(proxy, &claimed, Instant::now()).await {
+        Again::Ours(held) => held,
+        Again::Over => {
+            sidecar.end(&claimed.job, Some(claimed.generation)).await;
+            return true;
+        }
+        // Whoever takes it over next asks again.
+        Again::Unclear => return true,
+        Again::Unheard => return false,
+    };
+    match own(sidecar, &claimed).await {
+        Ok(Some(claim)) => hold_taken_over(sidecar, held, &claimed, claim),
+        Ok(None) => {}
+        // It may be ours. It goes nowhere until the store says so.
+        Err(_) => {
+            let sidecar = Arc::clone(sidecar);
+            let _task = proxy.sidecar.tasks.spawn(async move {
+                while Instant::now() < held.proof.deadline {
+                    tokio::time::sleep(PAUSES.1).await;
+                    match own(&sidecar, &claimed).await {
+                        Ok(Some(claim)) => {
+                            return hold_taken_over(&sidecar, held, &claimed, claim);
+                        }
+                        Ok(None) => return,
+                        Err(_) => {}
+                    }
+                }
+            });
+        }
+    }
+    true
+}
+
+/// Takes over what is offered. Gives the claim number under which it is ours; `None`: another has it. The number follows
+/// from the offered one, so that it is asked again where an answer is lost.
+async fn own(sidecar: &Sidecar, offered: &Claimed) -> Result<Option<Gen>, StoreError> {
+    let next = Gen(offered.generation.0 + 1);
+    let own = Change::Own {
+        job: offered.job.clone(),
+        generation: offered.generation,
+        next,
+        until: sidecar.store.now().plus(offered.visibility),
+    };
+    let owned = sidecar.store.set(own).await?;
+    Ok(owned.then_some(next))
+}
+
+/// The job as the backend has it.
+async fn read_again(proxy: &Proxy, claimed: &Claimed, sent: Instant) -> Again {
+    let sidecar = &proxy.sidecar;
+    let mark = sidecar.admit.pressure.mark();
+    let reply = match calls::look_up(proxy, claimed.scope, &claimed.job).await {
+        Lookup::Found(reply) => reply,
+        Lookup::Gone => return Again::Over,
+        Lookup::Unknown => return Again::Unclear,
+        Lookup::Unanswered => return Again::Unheard,
+    };
+    let Some(job) = job_in(&reply) else {
+        return Again::Unclear;
+    };
+    let lane = Lane::of(claimed);
+    // That of the FETCH which claimed it: the scope says both.
+    let tenant = sidecar.scopes.tenant_of(claimed.scope);
+    let origin = ClaimOrigin {
+        asked: 1,
+        scope: claimed.scope,
+        tenant: tenant.as_deref(),
+        lanes: &[lane],
+        subqueues: &[],
+        claim_id: &claimed.claim_id,
+        visibility: Some(Duration::from_micros(claimed.visibility)),
+        sent,
+        mark,
+    };
+    let state = job.get("state").and_then(|state| state.text());
+    let live = sidecar.live();
+    let mut reading = job::reading(sidecar, &reply, &origin, &live, Instant::now());
+    let held = job::read_job(sidecar, &Shown::of(job), &mut reading);
+    let active = state.is_some_and(|state| state == "active");
+    let same = attempt_since(claimed.attempt, job).is_none_or(cmp::Ordering::is_eq);
+    match held.filter(|_| active && same) {
+        Some(held) => Again::Ours(held),
+        None => Again::Over,
+    }
+}
+
+/// What the backend has of a job that a sibling holds.
+enum Again {
+    /// It is active in that attempt still.
+    Ours(Held),
+    /// It is not.
+    Over,
+    /// It says something else.
+    Unclear,
+    /// It did not answer, or not now.
+    Unheard,
+}
+
+/// A job that was taken over from a sibling is in the hold from here on.
+fn hold_taken_over(sidecar: &Sidecar, mut held: Held, claimed: &Claimed, claim: Gen) {
+    held.claimed.generation = claim;
+    held.claimed.claimed_at = claimed.claimed_at;
+    // When its claim was last extended only its former owner knew: the next sweep extends it, and it is
+    // proven before it goes out.
+    held.doubt();
+    sidecar.metrics.count(Counted::HoldAdopted);
+    sidecar.scopes.accept_known(claimed.scope);
+    named::noted(sidecar, std::iter::once(&held.claimed));
+    sidecar.hold.add(vec![held]);
+}
+
+/// Offers held jobs to siblings. To offer is to give up: from here on no worker of ours gets one of these before
+/// the store says that it is ours again.
+async fn offer(sidecar: &Sidecar, claims: &[Claimed]) {
+    sidecar.hold.offer(claims);
+    for some in sidecar.hold.untold_offers().chunks(OFFERS_AT_ONCE) {
+        let offer = |claimed: &Claimed| Change::Offer {
+            claimed: claimed.clone(),
+        };
+        let told = sidecar.store.set_all(some.iter().map(offer).collect());
+        // Where the store is lost, the answer is not its own. It is told at the next look.
+        if told.await.is_err() || sidecar.store.is_lost() {
+            return;
+        }
+        sidecar.hold.note_offers_known(some);
+    }
+}
+
+/// Offers the held jobs that no worker of ours asks for, where siblings may have a worker for them.
+pub(super) async fn offer_unwanted(sidecar: &Sidecar) {
+    if sidecar.store.is_lost() {
+        return;
+    }
+    let unwanted = match sidecar.tasks.draining.is_cancelled() {
+        _ if sidecar.store.siblings() == 0 => Vec::new(),
+        true => sidecar.hold.unwanted(Duration::ZERO),
+        false => sidecar.hold.unwanted(sidecar.live().settings.hold.idle),
+    };
+    offer(sidecar, &unwanted).await;
+}
+
+/// Looks after the jobs that are offered: those whose claims are over are forgotten, and without a sibling all are
+/// ours again.
+pub(super) async fn look_after_offers(sidecar: &Sidecar) {
+    for claimed in sidecar.hold.lapsed_offers() {
+        sidecar.lose(&claimed).await;
+    }
+    if sidecar.store.siblings() == 0 {
+        let mut offers = sidecar.hold.all_offers();
+        // Some at each look, which is also the word that this sidecar lives.
+        offers.truncate(OFFERS_AT_ONCE);
+        own_again(sidecar, offers).await;
+    }
+}
+
+/// Gets offered jobs back from the store, as a sibling would. Those that a sibling has by now are forgotten.
+pub(super) async fn own_again(sidecar: &Sidecar, offers: Vec<Claimed>) {
+    let mut ours = Vec::new();
+    for claimed in offers {
+        if sidecar.store.is_lost() {
+            break;
+        }
+        match own(sidecar, &claimed).await {
+            Ok(Some(claim)) => ours.push((claimed, claim)),
+            Ok(None) => {
+                follow_offer(sidecar, &claimed).await;
+            }
+            // It is asked again at the next look.
+            Err(_) => break,
+        }
+    }
+    sidecar.hold.end_offers(&ours);
+}
+
+/// Messages may have been missed: offered jobs that siblings have by now are forgotten.
+async fn check_offers(sidecar: &Sidecar) {
+    for claimed in sidecar.hold.all_offers() {
+        follow_offer(sidecar, &claimed).await;
+    }
+}
+
+/// How many jobs of a queue siblings hold, for those who look at its numbers; 0 while the store is away.
+pub(crate) async fn held_by_siblings(sidecar: &Sidecar, queue: &str) -> usize {
+    if !sidecar.store.is_shared() || sidecar.store.is_alone() {
+        return 0;
+    }
+    let held = sidecar.store.held_by_others(queue).await.unwrap_or(0);
+    usize::try_from(held).unwrap_or(usize::MAX)
+}
+
+/// A sibling ended or took over what we offered, or a call that may end a held job came through it: the hold follows.
+/// In a task of its own, because the backend may have to be asked.
+fn follow_job(proxy: &Proxy, job: Arc<str>) {
+    if !proxy.sidecar.hold.has(&job) {
+        return;
+    }
+    let proxy = proxy.clone();
+    let _task = proxy.sidecar.clone().tasks.spawn(async move {
+        let sidecar = &proxy.sidecar;
+        // It goes out nowhere meanwhile.
+        let _hiding = hiding::hide(sidecar, &job);
+        while sidecar.hold.is_in_hand(&job) {
+            tokio::time::sleep(RECHECK).await;
+        }
+        let Some(claimed) = sidecar.hold.claimed(&job) else {
+            return;
+        };
+        if sidecar.hold.is_offered(&claimed) {
+            // What is being told only now has no row yet.
+            if sidecar.hold.is_offer_known(&claimed) {
+                follow_offer(sidecar, &claimed).await;
+            }
+        } else if sidecar.scopes.knows(claimed.scope)
+            && prove::shown_active(&proxy, &claimed).await == Some(false)
+        {
+            sidecar.lose(&claimed).await;
+        }
+    });
+}
+
+/// A job that we offered is forgotten if the store says that it is ours no more. Says whether it does.
+async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) -> bool {
+    let row = sidecar.store.row(&offer.job).await;
+    let row = row.ok().filter(|_| !sidecar.store.is_lost());
+    let is_theirs = row.is_some_and(|row| row.is_none_or(|row| !row.ours));
+    if is_theirs {
+        sidecar.hold.forget(&offer.job);
+    }
+    is_theirs
+}
+
+/// Tells siblings of a call that may end a job which is neither held here alone nor out: one of them may hold it.
+pub(crate) async fn doubt_elsewhere(sidecar: &Sidecar, job: &Arc<str>) {
+    let claimed = sidecar.hold.claimed(job);
+    let is_here = claimed.is_some_and(|claimed| !sidecar.hold.is_offered(&claimed))
+        || matches!(sidecar.store.known(job), KnownRow::Out(_));
+    if !is_here && sidecar.store.siblings() > 0 {
+        // If the store is away, the holder's next proof tells.
+        drop(sidecar.store.set(Change::Doubt { job: job.clone() }).await);
+    }
+}
+
+/// A picked job that the store does not start, because it has a row.
+pub(crate) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
+    let (job, claim) = (pick.claimed.job.clone(), pick.claimed.generation);
+    if !sidecar.store.is_shared() {
+        return pick.gone();
+    }
+    match sidecar.store.row(&job).await {
+        Ok(Some(row)) if row.ours && row.claimed.generation == claim => {
+            match row.place {
+                // A start of which nobody heard: what is picked is with no worker.
+                Place::Out(_) => sidecar.back(&mut pick).await,
+                // An offer that waits here again.
+                Place::Offered | Place::Held(_) => drop(sidecar.end(&job, Some(claim)).await),
+            }
+            sidecar.wake(&pick.claimed.limited);
+        }
+        // A newer claim of ours may have taken its place.
+        Ok(_) if sidecar.hold.has_claim(&job, claim) => pick.gone(),
+        // The next question of a start tells.
+        _ => {}
+    }
+}
+
+/// Tells siblings that a queue is paused through us.
+pub(crate) async fn tell_paused(sidecar: &Sidecar, queue: &str) {
+    // If the store is away, siblings hear it from the backend, which gives them no jobs.
+    if sidecar.store.is_shared() {
+        drop(sidecar.store.pause(queue, true).await);
+    }
+}
+
+/// Tells siblings that a queue is paused through us no longer.
+pub(crate) async fn tell_resumed(sidecar: &Sidecar, queue: &str) {
+    if sidecar.store.is_shared() {
+        drop(sidecar.store.pause(queue, false).await);
+    }
+}
+
+/// Learns whether a queue is paused; that it still is, the backend is asked soon.
+async fn read_pause(sidecar: &Sidecar, queue: &str) {
+    let _reading = sidecar.fetching.paused.reading.read().await;
+    if let Ok(true) = sidecar.store.is_paused(queue).await {
+        sidecar.fetching.paused.pause(queue);
+    }
+}
+
+/// Offers all held jobs, and waits a while for siblings to take them, `most` at the most.
+pub(super) async fn offer_all(sidecar: &Sidecar, most: Duration) {
+    offer_unwanted(sidecar).await;
+    let patience = Instant::now() + OFFER.min(most);
+    while sidecar.hold.has_offers() && Instant::now() < patience {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::equipment::claims::TestClaim as _;
+    use crate::equipment::held::held_of;
+    use crate::limit::Timestamp;
+    use crate::store::guard::{Guard, OnStoreError};
+    use crate::store::memory::MemoryStore;
+    use crate::store::{Claim, Store, Verdict};
+
+    /// An offer that nobody took, and of whose end the store has not heard: its job starts at the second question.
+    #[tokio::test(start_paused = true)]
+    async fn an_offer_of_what_waits_here_again_ends() {
+        let inner = Arc::new(MemoryStore::new(1_000_000));
+        let guard = Guard::new(inner.clone(), OnStoreError::Share);
+        let sidecar = Arc::clone(&Proxy::on(Store::shared(Arc::new(guard))).sidecar);
+        let held = held_of(Claim::limited("j"));
+        let (claimed, lane) = (held.claimed.clone(), held.lane());
+        sidecar.hold.add(vec![held]);
+        inner.set(Change::Offer { claimed }).await.unwrap();
+        let pick = || {
+            sidecar
+                .hold
+                .pick(&lane, 1, 1, 0, Timestamp(1_000_000))
+                .remove(0)
+        };
+
+        let picked = pick();
+        let taken = sidecar.store.take(&[&picked.claimed], 1).await.unwrap();
+        assert!(matches!(taken.verdicts[..], [Verdict::HasRow]));
+        lost(&sidecar, picked).await;
+        assert!(inner.row("j").await.unwrap().is_none());
+
+        let picked = pick();
+        let taken = sidecar.store.take(&[&picked.claimed], 1).await.unwrap();
+        assert!(matches!(taken.verdicts[..], [Verdict::Started { .. }]));
+    }
+}

@@ -1,0 +1,143 @@
+//! Dynamic limits (rate-limiting text, section 9): a nack that says that the service behind a job
+//! limits us shuts the keys of that job until then, for longer each time where there is backoff. A job
+//! that succeeds ends that.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use http::header::HeaderMap;
+
+use crate::desk::{Proxy, Sidecar, tell};
+use crate::json::Json;
+use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
+use crate::policy::{Pause, tells_of_limits};
+use crate::store::{Change, Claimed, LedgerExt, Row};
+use crate::wire::ojs::DEPTH;
+
+/// The backend has accepted this nack of a job that was out under `claimed`, since `started` if that is known. Before
+/// its slots end: what they would let start at once is what the service has refused.
+pub(super) async fn heed(
+    proxy: &Proxy,
+    claimed: &Claimed,
+    started: Option<Timestamp>,
+    nack: &[u8],
+) {
+    let Some(error) = Json::parse(nack, DEPTH)
+        .ok()
+        .and_then(|nack| nack.get("error"))
+    else {
+        return;
+    };
+    let sidecar = &proxy.sidecar;
+    let policies = Arc::clone(&sidecar.live().policies);
+    let now = sidecar.store.now();
+    for key in job_keys(&claimed.limited) {
+        let times = sidecar.settle.refusals.times(key, started, now);
+        let job = (&*claimed.job, times);
+        let asked = policies.pause(&claimed.limited, key, error, now, job);
+        if let Some((pause, policy)) = asked {
+            if let Some(until) = pause.counts_until {
+                sidecar.settle.refusals.refused(key, times, now, until);
+            }
+            shut(sidecar, claimed, key, pause, policy, now).await;
+        }
+    }
+}
+
+/// What the service says in its reply to a call that started at `started`. The caller gets the reply afterwards.
+pub(crate) async fn heed_reply(
+    sidecar: &Sidecar,
+    call: &Claimed,
+    started: Timestamp,
+    (status, headers): (StatusCode, &HeaderMap),
+) {
+    let refusals = &sidecar.settle.refusals;
+    // Most answers tell of no limits, and one look at each name costs less than a search for every form.
+    let is_plain = || !headers.keys().any(|name| tells_of_limits(name.as_str()));
+    if status.is_success() && refusals.is_empty() && is_plain() {
+        return;
+    }
+    let (policies, now) = (Arc::clone(&sidecar.live().policies), sidecar.store.now());
+    for key in job_keys(&call.limited) {
+        let times = refusals.times(key, Some(started), now);
+        let asked = policies.pause_by(&call.limited, key, |of| {
+            let lines = text_lines(headers);
+            let call = (&*call.job, times);
+            of.pause_by_reply(status.as_u16(), lines, key.as_str(), now, call)
+        });
+        let Some((pause, policy)) = asked else {
+            if status.is_success() {
+                refusals.succeeded(key, started);
+            }
+            continue;
+        };
+        if let Some(until) = pause.counts_until {
+            refusals.refused(key, times, now, until);
+        }
+        shut(sidecar, call, key, pause, policy, now).await;
+    }
+}
+
+/// The lines of a head that are text.
+pub(crate) fn text_lines(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    let lines = headers.iter();
+    lines.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
+}
+
+/// The backend has accepted the ACK of a job that was out under `row`.
+pub(super) fn succeeded(proxy: &Proxy, row: &Row) {
+    let refusals = &proxy.sidecar.settle.refusals;
+    let Some(started) = row.started.filter(|_| !refusals.is_empty()) else {
+        return;
+    };
+    for key in job_keys(&row.claimed.limited) {
+        refusals.succeeded(key, started);
+    }
+}
+
+/// Shuts a key; one that is shut for longer stays so, whoever else says so at the same time.
+async fn shut(
+    sidecar: &Sidecar,
+    by: &Claimed,
+    key: &Key,
+    pause: Pause,
+    policy: &Arc<str>,
+    now: Timestamp,
+) {
+    sidecar.metrics.shut(policy);
+    let no_limits = Limits::default();
+    let usage = sidecar.store.usage(Space::Job, key, &no_limits).await;
+    let before = usage.ok().flatten().and_then(|usage| usage.shut_until);
+    let change = Change::Shut {
+        key: key.clone(),
+        until: pause.until,
+        at_least: true,
+    };
+    let seconds = pause.until.since(now) as f64 / 1e6;
+    let set = sidecar.store.set(change).await;
+    if let Ok(true) = set {
+        tell::adjusted(sidecar, by, key, pause);
+    }
+    match (set, before) {
+        (Err(error), _) => {
+            if let Some(more) = sidecar.settle.not_shut.next(policy) {
+                tracing::warn!(id = %"key_not_shut", %key, %policy, %error, more, "a key could not be shut");
+            }
+        }
+        (Ok(false), _) => {}
+        (Ok(true), None) => {
+            if let Some(more) = sidecar.settle.shut.next(policy) {
+                tracing::info!(%key, %policy, seconds, reason = pause.reason, more, "the service behind this key limits us: no starts until then");
+            }
+        }
+        (Ok(true), Some(_)) => {
+            tracing::debug!(%key, %policy, seconds, reason = pause.reason, "shut for longer");
+        }
+    }
+}
+
+/// The job keys among a job's limits, each once.
+fn job_keys(limited: &[Limited]) -> impl Iterator<Item = &Key> {
+    let of_jobs = each_key(limited).filter(|(_, one)| one.space == Space::Job);
+    of_jobs.map(|(_, one)| &one.key)
+}

@@ -1,0 +1,168 @@
+//! One ACK or nack is sent again until it is known how it ended.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use tokio::time::Instant;
+
+use super::settling::{RowFound, Settling};
+use super::unheard::{Doubt, Verb};
+use crate::answers::respond::ours;
+use crate::desk::{Proxy, Sidecar};
+use crate::inquiry::calls::{self, Lookup, PAUSES, job_in};
+use crate::inquiry::prove::attempt_since;
+use crate::json::{Json, quote};
+use crate::store::LedgerExt;
+use crate::told::metrics::Counted;
+use crate::wire::upstream::{Call, Reply, UpstreamError};
+
+/// What is known of a job after a try whose answer was lost.
+enum RetryFate {
+    /// The job ended as asked, or it was claimed anew since. This is the answer that was lost.
+    Done(Reply),
+    /// The request was not carried out, or the job ended otherwise: the backend is to be asked again.
+    Open,
+    /// The backend does not answer.
+    Unheard,
+}
+
+/// Sends the request as `body` says it until the backend answers, GET tells how the job ended, or the time is up.
+pub(super) async fn insist(
+    proxy: &Proxy,
+    settling: &Settling<'_>,
+    body: Bytes,
+    mut doubt: Option<Doubt>,
+) -> Result<Reply, UpstreamError> {
+    let mut pause = PAUSES.0;
+    let send = || Call {
+        body: body.clone(),
+        ..settling.call.clone()
+    };
+    loop {
+        let answer = calls::call(proxy, "settle", send()).await;
+        let error = match answer {
+            Ok(reply) if reply.status.is_success() => return Ok(reply),
+            // A request that was carried out before is refused the second time.
+            Ok(reply) => {
+                let Some(doubt) = doubt else {
+                    return Ok(reply);
+                };
+                return Ok(match Box::pin(seen(proxy, settling)).await {
+                    RetryFate::Done(done) => {
+                        if doubt == Doubt::Again {
+                            proxy.sidecar.metrics.count(Counted::SettleReplayed);
+                        }
+                        done
+                    }
+                    _ => reply,
+                });
+            }
+            Err(error) => error,
+        };
+        if error.in_doubt() {
+            doubt = Some(Doubt::Tried);
+        }
+        // If the first nack was carried out, another worker may run the job under the same claim id, and a second
+        // nack would end that run.
+        let ends_another = settling.verb == Verb::Nack && doubt == Some(Doubt::Tried);
+        let looks = error.in_doubt() || ends_another;
+        loop {
+            let over = Instant::now() + pause >= settling.deadline;
+            if !over {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSES.1);
+            }
+            let seen = match looks {
+                true => Box::pin(seen(proxy, settling)).await,
+                false => RetryFate::Open,
+            };
+            match seen {
+                RetryFate::Done(done) => return Ok(done),
+                _ if over => return Err(error),
+                RetryFate::Unheard if ends_another => {}
+                RetryFate::Open | RetryFate::Unheard => break,
+            }
+        }
+        proxy.sidecar.metrics.count(Counted::SettleRetried);
+    }
+}
+
+/// Looks at the job to find out whether the request was carried out.
+async fn seen(proxy: &Proxy, settling: &Settling<'_>) -> RetryFate {
+    let (job, verb, found) = (&settling.names.job, settling.verb, &settling.found);
+    let reply = match calls::look_up(proxy, settling.scope, job).await {
+        Lookup::Found(reply) => Some(reply),
+        Lookup::Gone | Lookup::Unknown => None,
+        Lookup::Unanswered => return RetryFate::Unheard,
+    };
+    let shown = reply.as_deref().and_then(job_in);
+    let state = shown.and_then(|shown| shown.get("state")?.text());
+    let done = match (verb, state.as_deref()) {
+        (Verb::Ack, Some("completed")) => true,
+        (Verb::Nack, Some("retryable" | "available" | "scheduled" | "discarded" | "pending")) => {
+            true
+        }
+        (Verb::Nack, Some("active") | None) => {
+            let then = found.claimed().map(|claimed| claimed.attempt);
+            let since = then.and_then(|then| attempt_since(then, shown?));
+            since.is_some_and(Ordering::is_gt) || claimed_again(&proxy.sidecar, found).await
+        }
+        _ => false,
+    };
+    if !done {
+        return RetryFate::Open;
+    }
+    let mut headers = HeaderMap::new();
+    ours(&settling.call.headers, &mut headers);
+    RetryFate::Done(Reply {
+        status: StatusCode::OK,
+        headers,
+        body: done_body(verb, job, state.as_deref().unwrap_or("active"), shown).into(),
+    })
+}
+
+/// Whether a job that was out has been claimed anew since, as far as this sidecar and the store know.
+async fn claimed_again(sidecar: &Sidecar, found: &RowFound) -> bool {
+    let Some(run) = found.run() else {
+        return false;
+    };
+    let (job, claim) = (&run.claimed.job, run.claimed.generation);
+    if sidecar.hold.has(job) && !sidecar.hold.has_claim(job, claim) {
+        return true;
+    }
+    let now = sidecar.store.row(job).await.ok().flatten();
+    now.is_some_and(|now| now.claimed.generation > claim)
+}
+
+/// The body that the backend would have answered with, made from the job as it shows it.
+fn done_body(verb: Verb, job: &str, state: &str, found: Option<Json<'_>>) -> Vec<u8> {
+    let (id, state) = (quote(job), quote(state));
+    let mut body = format!(r#"{{"id":{id},"job_id":{id},"state":{state}"#).into_bytes();
+    if verb == Verb::Ack {
+        body.extend_from_slice(br#","acknowledged":true"#);
+    }
+    if let Some(found) = found {
+        add_found(found, &mut body);
+    }
+    body.push(b'}');
+    body
+}
+
+fn add_found(found: Json<'_>, body: &mut Vec<u8>) {
+    for name in [
+        "attempt",
+        "max_attempts",
+        "completed_at",
+        "next_attempt_at",
+        "discarded_at",
+    ] {
+        if let Some(value) = found.get(name) {
+            body.extend_from_slice(format!(",\"{name}\":").as_bytes());
+            body.extend_from_slice(value.raw());
+        }
+    }
+    body.extend_from_slice(b",\"job\":");
+    // The mirror in it is hidden on the way out.
+    body.extend_from_slice(found.raw());
+}

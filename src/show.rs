@@ -1,0 +1,7 @@
+//! What readers are shown: the state for the page (`state`), why jobs wait (`why`), the limits of keys (`limits`), and
+//! gauges (`measure`). Nothing here decides anything.
+
+pub(crate) mod limits;
+pub(crate) mod measure;
+pub mod state;
+pub mod why;

@@ -1,0 +1,236 @@
+//! The scrape: gauges that are read when they are asked for, rather than counted.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::why;
+use crate::answers::load::Urgency;
+use crate::desk::{Sidecar, edges};
+use crate::duration;
+use crate::inquiry::waiting;
+use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
+use crate::policy::numbers;
+use crate::store::LedgerExt;
+use crate::subqueues::SpreadOfQueue;
+use crate::told::metrics::Labels;
+
+/// Of so many keys without series of their own a shared store is asked in one call.
+const AT_ONCE: usize = 1_000;
+/// Of more than so many it is not asked at all.
+const MAX_ASKED: usize = 20_000;
+
+/// How long a scrape waits for what only the store knows.
+const ASKING: Duration = Duration::from_secs(2);
+
+/// Sets the gauges that are read rather than counted; called at each scrape. While the store is slow to
+/// answer, what only it knows stays as it was.
+pub(crate) async fn measure(sidecar: &Sidecar) {
+    measure_here(sidecar);
+    let _late = tokio::time::timeout(ASKING, measure_out(sidecar)).await;
+}
+
+/// How many jobs are out is read too: a claim that lapsed and was made again ends its slots inside the
+/// store, where nothing counts it.
+async fn measure_out(sidecar: &Sidecar) {
+    if let Ok(out) = sidecar.jobs_out().await {
+        sidecar.metrics.set("ojs_throttle_slots", &[], out);
+    }
+    let calling = &sidecar.calling;
+    (sidecar.metrics).set("ojs_throttle_calls_out", &[], calling.out());
+    let waiting = calling.lines.all_waiting();
+    (sidecar.metrics).set("ojs_throttle_calls_waiting", &[], waiting);
+    let (own, shared) = sidecar.metrics.named();
+    if !own.is_empty()
+        && let Ok(active) = sidecar.store.active(&own).await
+    {
+        for (key, active) in own.iter().zip(active) {
+            sidecar.metrics.active(key, active);
+        }
+    }
+    if !shared {
+        return;
+    }
+    let own: HashSet<(Space, Key)> = own.into_iter().collect();
+    let all = sidecar
+        .control
+        .named
+        .keys()
+        .into_iter()
+        .map(|key| (Space::Job, key));
+    let others: Vec<_> = all.filter(|key| !own.contains(key)).collect();
+    if let Some(out) = out_of(sidecar, &others).await {
+        sidecar.metrics.others_active(out);
+    }
+}
+
+/// How many jobs of these keys are out in all: not a number where they are too many to ask for; `None` where the
+/// store does not say, or there are none. They cannot be counted here: what starts through one sidecar may end
+/// through another.
+async fn out_of(sidecar: &Sidecar, keys: &[(Space, Key)]) -> Option<f64> {
+    if sidecar.store.is_shared() && keys.len() > MAX_ASKED {
+        return Some(f64::NAN);
+    }
+    let mut out = None;
+    for some in keys.chunks(AT_ONCE) {
+        let active = sidecar.store.active(some).await.ok()?;
+        *out.get_or_insert(0.0) += active.into_iter().map(f64::from).sum::<f64>();
+    }
+    out
+}
+
+/// The gauges that no store is asked for.
+fn measure_here(sidecar: &Sidecar) {
+    let (own, shared) = sidecar.metrics.named();
+    if shared {
+        let own: HashSet<(Space, Key)> = own.into_iter().collect();
+        let is_own = |limited: &Limited| own.contains(&(limited.space, limited.key.clone()));
+        sidecar
+            .metrics
+            .others_waiting(sidecar.hold.waiting(|limited| !is_own(limited)));
+    }
+    let policies = Arc::clone(&sidecar.live().policies);
+    let pending = sidecar.control.named.pending();
+    let waiting = |space, key: &Key| match space {
+        Space::Queue => waiting::of_queue(sidecar, key.as_str()),
+        Space::Job => waiting::of_key(sidecar, key, &policies, &pending),
+    };
+    sidecar.metrics.waiting(&waiting);
+    measure_limits(sidecar);
+    for (policy, tally) in sidecar.shadow.tallies(&policies) {
+        let policy = ("policy", &*policy);
+        let verdicts = ["started", "waited", "dropped", "unknown"];
+        for (verdict, jobs) in verdicts.into_iter().zip(tally.ever()) {
+            let labels = [policy, ("verdict", verdict)];
+            (sidecar.metrics).count_to("ojs_throttle_shadow_jobs_total", &labels, jobs);
+        }
+        (sidecar.metrics).set("ojs_throttle_shadow_waiting", &[policy], tally.waiting);
+    }
+    measure_pressure(sidecar);
+    measure_load(sidecar);
+    measure_whole(sidecar);
+}
+
+/// The series without labels.
+fn measure_whole(sidecar: &Sidecar) {
+    let held = sidecar.hold.counts().into_keys();
+    let full = held.filter(|queue| why::hides_others(sidecar, queue));
+    let queues = sidecar.subqueues.read_queues().into_iter();
+    let all = queues.flat_map(|queue| sidecar.shown_subqueues(&queue.name));
+    let spread = SpreadOfQueue::of(&all.collect::<Vec<_>>());
+    let (store, threads) = (&sidecar.store, &sidecar.tasks.threads);
+    let overrides = store.overrides();
+    let gauges = [
+        ("ojs_throttle_held_jobs", sidecar.hold.len()),
+        ("ojs_throttle_held_bytes", sidecar.hold.bytes()),
+        ("ojs_throttle_hold_capacity", sidecar.most_held()),
+        ("ojs_throttle_lookahead_full_queues", full.count()),
+        ("ojs_throttle_subqueues_shared", spread.shared),
+        ("ojs_throttle_subqueues_out_of_reach", spread.out_of_reach),
+        ("ojs_throttle_store_up", (!store.is_lost()).into()),
+        ("ojs_throttle_siblings", store.siblings()),
+        ("ojs_throttle_overrides_active", overrides.len()),
+        ("ojs_throttle_paused_keys", overrides.pauses(store.now())),
+        (
+            "ojs_throttle_blocked_enqueues",
+            sidecar.admit.pressure.blocked(),
+        ),
+        (
+            "ojs_throttle_connections",
+            threads.sum(|load| &load.connections),
+        ),
+        (
+            "ojs_throttle_backend_up",
+            (!threads.backend_is_away()).into(),
+        ),
+    ];
+    for (name, now) in gauges {
+        sidecar.metrics.set(name, &[], now);
+    }
+    let (granted, unused) = store.turns();
+    for (name, ever) in [
+        ("ojs_throttle_store_wiped_total", store.facts().times_wiped),
+        ("ojs_throttle_store_errors_total", store.times_failed()),
+        ("ojs_throttle_reserved_turns_total", granted),
+        ("ojs_throttle_reserved_turns_unused_total", unused),
+    ] {
+        sidecar.metrics.count_to(name, &[], ever);
+    }
+}
+
+/// The numbers of the config that are in force. An override counts where a policy has one key only: those of
+/// single keys are too many to show.
+fn measure_limits(sidecar: &Sidecar) {
+    let policies = Arc::clone(&sidecar.live().policies);
+    let (set, now) = (sidecar.store.overrides(), sidecar.store.now());
+    let by_policy = policies.policies().iter().flat_map(|policy| {
+        let key = policy.key.constant();
+        let set = key.and_then(|key| set.get(Space::Job, key, now));
+        let limits = set.map(|set| set.over(&policy.limits));
+        let limits = limits.as_ref().unwrap_or(&policy.limits);
+        numbers_of(&[("policy", &policy.name)], limits)
+    });
+    let by_queue = policies.queues().iter().flat_map(|queue| {
+        let labels = [("policy", "queue"), ("queue", queue.name.as_str())];
+        numbers_of(&labels, &queue.limits)
+    });
+    sidecar.metrics.limits(by_policy.chain(by_queue));
+}
+
+/// The gauges of bounded queues.
+fn measure_pressure(sidecar: &Sidecar) {
+    let names = sidecar.admit.pressure.names().into_iter();
+    let parts = names.filter_map(|queue| {
+        let level = edges::tell_level(sidecar, &queue)?;
+        Some((queue, level.pressure()))
+    });
+    sidecar.metrics.pressure(&parts.collect::<Vec<_>>());
+}
+
+/// The gauges of the way in and of the way out.
+fn measure_load(sidecar: &Sidecar) {
+    let threads = &sidecar.tasks.threads;
+    // Those whose clients hung up keep their places.
+    let ordinary = threads.sum(|load| &load.ordinary) + sidecar.left_behind(Urgency::Ordinary);
+    let urgent = threads.sum(|load| &load.urgent) + sidecar.left_behind(Urgency::Urgent);
+    for (kind, requests) in [("ordinary", ordinary), ("urgent", urgent)] {
+        (sidecar.metrics).set(
+            "ojs_throttle_requests_in_flight",
+            &[("kind", kind)],
+            requests,
+        );
+    }
+    for (egress, is_away) in sidecar.calling.away() {
+        let up = usize::from(!is_away);
+        (sidecar.metrics).set("ojs_throttle_service_up", &[("egress", &*egress)], up);
+    }
+}
+
+/// Each number of some limits, with its labels beside those `of` whose they are; of starts it has a strategy.
+fn numbers_of(of: &[(&'static str, &str)], limits: &Limits) -> Vec<(Labels, u32)> {
+    let whose = of.iter().map(|(name, value)| (*name, (*value).to_owned()));
+    let of = |strategy: Strategy| -> Labels {
+        let said = ("strategy", strategy.as_str().to_owned());
+        whose.clone().chain([said]).collect()
+    };
+    let slots = limits
+        .concurrency
+        .map(|slots| (whose.clone().collect(), slots));
+    let rates = limits.rates.iter().map(|rate| {
+        let mut labels = of(Strategy::Rate);
+        labels.push(("period", numbers::period(rate).into_owned()));
+        let window = match rate.window {
+            WindowKind::Sliding => "sliding",
+            WindowKind::Fixed => "fixed",
+            WindowKind::Calendar(..) => "calendar",
+        };
+        labels.push(("window", window.to_owned()));
+        (labels, rate.limit.get())
+    });
+    let spacing = limits.throttle.map(|throttle| {
+        let mut labels = of(Strategy::Throttle);
+        labels.push(("period", duration::iso(throttle.period.get())));
+        (labels, throttle.limit.get())
+    });
+    slots.into_iter().chain(rates).chain(spacing).collect()
+}

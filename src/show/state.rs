@@ -1,0 +1,594 @@
+//! `GET /throttle/v1/state`: what this sidecar and its limits are like now, for the page and for `top`, and the same
+//! as a stream.
+//!
+//! A state is made at most once a second, and only when somebody asks. Who asks the same question within that second
+//! gets the same bytes. The store is asked about the keys on the page that is shown, in one call.
+
+mod parts;
+
+pub use parts::MEMBERS;
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, header};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+
+use super::limits::{self, KeyFacts};
+use super::why::{self, Applied, Cause, Hung};
+use crate::answers::body::Body;
+use crate::answers::respond::{Fault, ours};
+use crate::desk::{Proxy, Sidecar, edges};
+use crate::inquiry::shape::{LimitView, rfc3339};
+use crate::inquiry::waiting;
+use crate::json::Json;
+use crate::limit::{Key, Space};
+use crate::policy;
+use crate::store::LedgerExt;
+use crate::told::events::{Filter, Subscription};
+use crate::told::metrics::{Point, STEP, SpacedKey};
+use crate::wire::ojs::{self, REPLY_DEPTH};
+use parts::{
+    BackendPart, CausePart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow, KeysPart,
+    MinutePart, QueueRow, QueuesPart, ShadowPart, SidecarPart, State, StateHead, StorePart,
+};
+
+/// How often a state is made, at most.
+const EVERY: Duration = Duration::from_secs(1);
+/// A stream whose reader is so far behind ends.
+const BEHIND: Duration = Duration::from_secs(2);
+/// How long the backend may take to say how much waits; else the numbers of a second ago are shown.
+const ASKING: Duration = Duration::from_millis(100);
+/// The most streams at once.
+const STREAMS: usize = 8;
+/// The most answers that are kept for who asks the same within the second.
+const ANSWERS: usize = 2 * STREAMS;
+/// Rows of one answer: keys, and queues.
+const ROWS: usize = 50;
+/// Events that are shown, the last ones.
+const EVENTS: usize = 20;
+
+/// What does not change while a sidecar runs.
+#[derive(Debug)]
+pub struct SidecarFacts {
+    /// Where SDKs connect.
+    pub listens: Arc<str>,
+    /// The kind of its store.
+    pub store: &'static str,
+    /// The address of the backend.
+    pub backend: Arc<str>,
+}
+
+/// What is asked: which keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct StateQuery {
+    /// A part of their names, in small letters.
+    search: String,
+    /// The whole name of one.
+    key: Option<String>,
+    /// From 1.
+    page: usize,
+}
+
+impl StateQuery {
+    fn read(query: &str) -> Result<StateQuery, Fault> {
+        let mut question = StateQuery {
+            search: String::new(),
+            key: None,
+            page: 1,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value =
+                ojs::decoded(value).ok_or_else(|| Fault::bad_request("the query is not UTF-8"))?;
+            match name {
+                "search" => question.search = value.to_lowercase(),
+                "key" => question.key = Some(value.into_owned()),
+                "page" => {
+                    let page = value.parse().ok().filter(|page| *page > 0);
+                    let message = format!("must be a whole number from 1, found {value:?}");
+                    question.page = page.ok_or_else(|| Fault::field("page", &message))?;
+                }
+                _ => {
+                    let message = format!("{name:?} is not known here");
+                    return Err(Fault::bad_request(message)
+                        .hinting("ask for search=TEXT, page=N or key=NAME"));
+                }
+            }
+        }
+        Ok(question)
+    }
+
+    fn wants(&self, (space, key): &SpacedKey) -> bool {
+        match &self.key {
+            Some(name) => *space.name_of(key) == **name,
+            None => {
+                self.search.is_empty() || space.name_of(key).to_lowercase().contains(&self.search)
+            }
+        }
+    }
+}
+
+/// The states of one sidecar.
+#[derive(Clone, Debug)]
+pub(crate) struct States(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    proxy: Proxy,
+    facts: SidecarFacts,
+    began: Instant,
+    since: String,
+    places: Arc<Semaphore>,
+    made: Mutex<Made>,
+}
+
+/// What was made last.
+#[derive(Default, Debug)]
+struct Made {
+    base: Option<Base>,
+    /// The answers that were made of it.
+    answers: Vec<(StateQuery, Bytes)>,
+    events: EventLog,
+}
+
+/// What one second's answers are made of.
+#[derive(Debug)]
+struct Base {
+    /// Which second.
+    second: u64,
+    head: StateHead,
+    /// What keeps every job from starting.
+    stop: Option<Cause>,
+    keys: Vec<SeenKey>,
+    /// Made once the backend was asked how much waits.
+    queues: Option<QueuesPart>,
+}
+
+/// A key, and what was seen of it in the last minute.
+type SeenKey = (SpacedKey, Point);
+
+/// The last events, while somebody watches.
+#[derive(Default, Debug)]
+struct EventLog {
+    told: Option<Subscription>,
+    missed: u64,
+    last: VecDeque<EventRow>,
+}
+
+impl States {
+    /// Nobody watches yet.
+    pub(crate) fn new(proxy: Proxy, facts: SidecarFacts) -> States {
+        let since = rfc3339(proxy.sidecar.store.now());
+        States(Arc::new(Shared {
+            proxy,
+            facts,
+            began: Instant::now(),
+            since,
+            places: Arc::new(Semaphore::new(STREAMS)),
+            made: Mutex::default(),
+        }))
+    }
+
+    /// Answers with one state, or with a stream of them.
+    pub(crate) async fn answer(&self, parts: &Parts) -> Result<Response<Body>, Fault> {
+        let question = StateQuery::read(parts.uri.query().unwrap_or_default())?;
+        let accepts = parts.headers.get(header::ACCEPT);
+        let is_stream =
+            accepts.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let (body, kind) = match is_stream {
+            true => (self.stream(question)?, "text/event-stream"),
+            false => {
+                let state = self.state(&question).await?;
+                (Body::from(state), "application/json")
+            }
+        };
+        let mut response = Response::new(body);
+        let headers = response.headers_mut();
+        ours(&parts.headers, headers);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
+    }
+
+    /// A stream of states, one a second, until its reader leaves or is too slow.
+    fn stream(&self, question: StateQuery) -> Result<Body, Fault> {
+        let place = Arc::clone(&self.0.places).try_acquire_owned();
+        let place = place.map_err(|_| full())?;
+        let (out, frames) = mpsc::channel(1);
+        let (states, sidecar) = (self.clone(), Arc::clone(&self.0.proxy.sidecar));
+        let tasks = Arc::clone(&sidecar);
+        let _task = tasks.tasks.spawn(async move {
+            tokio::select! {
+                () = sidecar.events.closed() => {}
+                () = out.closed() => {}
+                () = states.send(&question, &out) => {}
+            }
+            states.leave(place).await;
+        });
+        Ok(Body::frames(frames))
+    }
+
+    async fn send(&self, question: &StateQuery, out: &mpsc::Sender<Bytes>) {
+        // All streams go by the same seconds, so that one state serves all.
+        let next = Duration::from_secs(self.0.second() + 1);
+        let mut ticks = interval_at(self.0.began + next, EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let Ok(state) = self.state(question).await else {
+                return;
+            };
+            let frame = [b"event: state\ndata: ", &*state, b"\n\n"].concat();
+            if !matches!(timeout(BEHIND, out.send(frame.into())).await, Ok(Ok(()))) {
+                return;
+            }
+            ticks.tick().await;
+        }
+    }
+
+    /// A stream has ended. What is kept for those who watch goes with the last one.
+    async fn leave(&self, place: OwnedSemaphorePermit) {
+        let mut made = self.0.made.lock().await;
+        drop(place);
+        if self.0.places.available_permits() == STREAMS {
+            *made = Made::default();
+        }
+    }
+
+    async fn state(&self, question: &StateQuery) -> Result<Bytes, Fault> {
+        let mut made = self.0.made.lock().await;
+        let Made {
+            base,
+            answers,
+            events,
+        } = &mut *made;
+        let second = self.0.second();
+        let fresh = base.take().filter(|base| base.second == second);
+        if fresh.is_none() {
+            answers.clear();
+            let is_watched = self.0.places.available_permits() < STREAMS;
+            if is_watched {
+                events.follow(&self.0.proxy.sidecar);
+            }
+        }
+        let base = base.insert(match fresh {
+            Some(fresh) => fresh,
+            None => self.0.base(second),
+        });
+        if let Some((_, answer)) = answers.iter().find(|(asked, _)| asked == question) {
+            return Ok(answer.clone());
+        }
+        let mut keys = self.0.keys(base, question).await;
+        let why = self.0.why(question, &mut keys).await;
+        let queues = base.queues.get_or_insert_with(|| self.0.queues());
+        let state = State {
+            at: rfc3339(self.0.proxy.sidecar.store.now()),
+            head: &base.head,
+            keys,
+            queues,
+            why,
+            events: &EventsPart {
+                missed: events.missed,
+                last: events.last.iter().cloned().collect(),
+            },
+        };
+        let answer = serde_json::to_vec(&state).map_err(|_| Fault::internal())?;
+        let answer = Bytes::from(answer);
+        if answers.len() < ANSWERS {
+            answers.push((question.clone(), answer.clone()));
+        }
+        Ok(answer)
+    }
+}
+
+/// 503: no more streams than this.
+fn full() -> Fault {
+    let message = format!("{STREAMS} watch this sidecar already");
+    Fault::new("overloaded", message)
+        .hinting("close a page that nobody looks at; `ojs-throttle top --once` needs no place")
+        .later(Duration::from_secs(5))
+}
+
+impl Shared {
+    /// Which second it is, since the start.
+    fn second(&self) -> u64 {
+        self.began.elapsed().as_secs()
+    }
+
+    fn base(&self, second: u64) -> Base {
+        let sidecar = &*self.proxy.sidecar;
+        let causes = why::of_sidecar(sidecar);
+        Base {
+            second,
+            head: self.head(&causes),
+            stop: causes.into_iter().find(why::stops_all),
+            keys: known_keys(sidecar),
+            queues: None,
+        }
+    }
+
+    /// Answers `why` for the one key that is asked for. Its row shows the same numbers.
+    async fn why(&self, question: &StateQuery, keys: &mut KeysPart) -> Option<Box<RawValue>> {
+        let name = question.key.as_ref()?;
+        let answer = Box::pin(why::why_key(&self.proxy, name)).await;
+        let whole = Json::parse(answer.as_bytes(), REPLY_DEPTH).ok()?;
+        let limits = whole.get_exact("limits")?;
+        for row in &mut keys.rows {
+            let (kind, own) = match row.name.strip_prefix("_queue:") {
+                Some(queue) => ("queue", queue),
+                None => ("key", &*row.name),
+            };
+            let mut states = limits.items().filter_map(|limit| limit.get_exact("state"));
+            if let Some(state) = states.find(|state| state.says(kind, own)) {
+                let text = answer.get(state.range())?.to_owned();
+                row.state = RawValue::from_string(text).ok()?;
+            }
+        }
+        RawValue::from_string(answer).ok()
+    }
+
+    fn head(&self, causes: &[Cause]) -> StateHead {
+        let sidecar = &*self.proxy.sidecar;
+        let (live, facts) = (sidecar.live(), &self.facts);
+        let file = &sidecar.file;
+        StateHead {
+            sidecar: SidecarPart {
+                name: Arc::clone(&sidecar.fetching.worker_id),
+                version: env!("CARGO_PKG_VERSION"),
+                since: self.since.clone(),
+                ready: sidecar.readiness.word(),
+                listens: Arc::clone(&facts.listens),
+                held: sidecar.hold.len(),
+                held_max: sidecar.hold_most(&live.settings).jobs,
+                writes: live.settings.control_token.is_some(),
+            },
+            store: StorePart {
+                kind: facts.store,
+                up: !sidecar.store.is_lost(),
+                siblings: sidecar.store.siblings(),
+                errors: sidecar.store.times_failed(),
+            },
+            backend: BackendPart {
+                url: Arc::clone(&facts.backend),
+                up: !sidecar.tasks.threads.backend_is_away(),
+            },
+            config: ConfigPart {
+                file: file.path().cloned(),
+                in_force: file.is_in_force(),
+                since: rfc3339(file.since()),
+                policies: live.policies.policies().len(),
+                queues: live.policies.queues().len(),
+            },
+            causes: causes.iter().map(CausePart::from).collect(),
+            shadow: (sidecar.shadow.tallies(&live.policies).into_iter())
+                .map(ShadowPart::from)
+                .collect(),
+        }
+    }
+
+    /// The queues that are known here.
+    fn queue_names(&self) -> Vec<Arc<str>> {
+        let sidecar = &*self.proxy.sidecar;
+        let mut names = sidecar.admit.pressure.names();
+        names.extend(sidecar.hold.counts().into_keys());
+        let paused = sidecar.fetching.paused.since(|_| true);
+        names.extend(paused.into_iter().map(|(queue, _)| queue));
+        names.extend(sidecar.fetching.backlogs.with_jobs());
+        let live = sidecar.live();
+        names.extend(live.policies.named_queues().map(Arc::from));
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    fn queues(&self) -> QueuesPart {
+        let sidecar = &*self.proxy.sidecar;
+        let held = sidecar.hold.counts();
+        let names = self.queue_names();
+        let row = |queue: Arc<str>| {
+            let level = edges::tell_level(sidecar, &queue);
+            let causes = why::of_queue(sidecar, &queue);
+            let is_limit = |cause: &&Cause| !cause.lets_start() || cause.is_shown();
+            QueueRow {
+                cause: causes.iter().find(is_limit).map(CausePart::from),
+                waiting: waiting::of_queue(sidecar, &queue),
+                paused: sidecar.fetching.paused.has(&queue),
+                held: held.get(&queue).copied().unwrap_or(0),
+                depth: level.as_ref().map(|level| level.depth),
+                max_depth: level.as_ref().and_then(|level| level.max_depth),
+                pressure: level.as_ref().map(crate::bounds::Level::pressure),
+                refused: sidecar.metrics.rejected_lately(&queue),
+                queue,
+            }
+        };
+        let total = names.len();
+        let mut rows: Vec<QueueRow> = names.into_iter().map(row).collect();
+        rows.sort_by(|a, b| {
+            let most = b
+                .pressure
+                .unwrap_or(0.0)
+                .total_cmp(&a.pressure.unwrap_or(0.0));
+            most.then(b.refused.cmp(&a.refused))
+                .then(b.waiting.cmp(&a.waiting))
+        });
+        rows.truncate(ROWS);
+        QueuesPart { total, rows }
+    }
+
+    /// The keys that are asked for, with what the store says of them.
+    async fn keys(&self, base: &Base, question: &StateQuery) -> KeysPart {
+        let sidecar = &*self.proxy.sidecar;
+        let found = base.keys.iter().filter(|(key, _)| question.wants(key));
+        let mut found: Vec<_> = found.collect();
+        let mut part = KeysPart {
+            total: base.keys.len(),
+            found: found.len(),
+            page: question.page,
+            per_page: ROWS,
+            rows: Vec::new(),
+            problem: None,
+        };
+        let first = (question.page - 1).saturating_mul(ROWS).min(found.len());
+        let last = first.saturating_add(ROWS).min(found.len());
+        // Of thousands of keys only those that are shown need their order.
+        if last < found.len() {
+            found.select_nth_unstable_by(last, |a, b| rank(a).cmp(&rank(b)));
+            found.truncate(last);
+        }
+        found.sort_unstable_by(|a, b| rank(a).cmp(&rank(b)));
+        let shown = found.split_off(first);
+        let facts = KeyFacts::here(sidecar);
+        let keys: Vec<_> = shown
+            .iter()
+            .map(|((space, key), _)| (*space, key))
+            .collect();
+        self.ask_backend(&keys, &facts).await;
+        let views = match limits::views(sidecar, &keys, &facts).await {
+            Ok(views) => views,
+            Err(error) => {
+                part.problem = Some(error.to_string());
+                return part;
+            }
+        };
+        let waits_for_slot = |view: &LimitView| {
+            let refusal = view.refused("", 1);
+            refusal.as_ref().is_some_and(Hung::may_keep)
+        };
+        let rows = match views.iter().flatten().any(waits_for_slot) {
+            true => limits::rows_out(sidecar).await.unwrap_or_default(),
+            false => Vec::new(),
+        };
+        for (of, view) in shown.into_iter().zip(views) {
+            // An override may have ended since the keys were gathered.
+            let Some(view) = view else { continue };
+            let hour = question
+                .key
+                .as_ref()
+                .and_then(|_| sidecar.metrics.hour(&of.0));
+            let one = Applied::of(sidecar, view, ("", &rows)).await;
+            let cause = cause_of(sidecar, &one, &facts);
+            let cause = base.stop.as_ref().or(cause.as_ref()).map(CausePart::from);
+            part.rows
+                .extend(key_row(sidecar, of, one.view, (hour, cause)));
+        }
+        part
+    }
+
+    /// Asks how much waits in the backend for these keys, as far as it is due. An answer that comes late is there for
+    /// the next state.
+    async fn ask_backend(&self, keys: &[(Space, &Key)], facts: &KeyFacts) {
+        let queues = keys.iter().flat_map(|(space, key)| match space {
+            Space::Job => facts.queues_of(key),
+            Space::Queue => vec![Arc::from(key.as_str())],
+        });
+        let queues: Vec<Arc<str>> = queues.chain(self.queue_names()).collect();
+        let proxy = self.proxy.clone();
+        let scope = proxy.sidecar.scopes.of(&HeaderMap::new());
+        let sidecar = Arc::clone(&proxy.sidecar);
+        let asking = async move { waiting::refresh(&proxy, &queues, scope).await };
+        let _late = timeout(ASKING, sidecar.tasks.spawn(asking)).await;
+    }
+}
+
+/// What keeps the next job of a key from starting: its limits, or all queues in which jobs may wait for it.
+fn cause_of(sidecar: &Sidecar, one: &Applied, facts: &KeyFacts) -> Option<Cause> {
+    let queues = || match one.view.limited.space {
+        Space::Job => facts.queues_of(&one.view.limited.key),
+        Space::Queue => vec![Arc::from(one.view.name.as_str())],
+    };
+    let of_queues = || why::of_all_queues(sidecar, &queues()).into_iter().next();
+    one.cause.clone().or_else(of_queues)
+}
+
+/// One row, with its last hour if that is asked for and kept, and with what holds it back.
+fn key_row(
+    sidecar: &Sidecar,
+    ((space, key), minute): &SeenKey,
+    view: LimitView,
+    (hour, cause): (Option<Vec<Point>>, Option<CausePart>),
+) -> Option<KeyRow> {
+    Some(KeyRow {
+        name: space.name_of(key).into(),
+        state: RawValue::from_string(view.to_json()).ok()?,
+        policy: view.limited.policy,
+        cause,
+        minute: MinutePart {
+            starts: minute.starts,
+            refused: minute.refused,
+            waited_ms: minute.waited_ms,
+        },
+        history: hour.map(|points| HistoryPart {
+            step_s: STEP,
+            until: rfc3339(sidecar.store.now()),
+            starts: points.iter().map(|point| point.starts).collect(),
+            refused: points.iter().map(|point| point.refused).collect(),
+        }),
+    })
+}
+
+/// Every key that is known here, with what was seen of it in the last minute.
+fn known_keys(sidecar: &Sidecar) -> Vec<SeenKey> {
+    let mut seen = sidecar.metrics.minutes();
+    let (policies, now) = (Arc::clone(&sidecar.live().policies), sidecar.store.now());
+    let constants = policies.policies().iter();
+    let constants = constants.filter_map(|policy| policy.key.constant().cloned());
+    let plain = policies
+        .queues()
+        .iter()
+        .filter(|queue| !queue.name.is_glob());
+    let queues = plain.map(|queue| policy::queue_key(queue.name.as_str()));
+    let overrides = sidecar.store.overrides();
+    let queues = queues.chain(overrides.queue_keys(now));
+    let jobs = constants.chain(overrides.job_keys(now));
+    let jobs = jobs.chain(sidecar.control.named.keys());
+    let all = jobs.map(|key| (Space::Job, key));
+    for key in all.chain(queues.map(|key| (Space::Queue, key))) {
+        seen.entry(key).or_default();
+    }
+    seen.into_iter().collect()
+}
+
+/// What stands first: most refused, longest waited, most started, name.
+fn rank(((space, key), minute): &SeenKey) -> impl Ord {
+    let seen = (minute.refused, minute.waited_ms, minute.starts);
+    (Reverse(seen), key, *space)
+}
+
+impl EventLog {
+    /// Takes in what was told since the last look.
+    fn follow(&mut self, sidecar: &Sidecar) {
+        if self.told.is_none() {
+            self.told = sidecar.events.subscribe(Filter::default());
+        }
+        let Some(told) = &mut self.told else { return };
+        let (events, lost) = told.take_ready();
+        self.missed += lost + events.len().saturating_sub(EVENTS) as u64;
+        for event in events.iter().rev().take(EVENTS).rev() {
+            self.last.push_front(EventRow::read(event.envelope()));
+        }
+        self.last.truncate(EVENTS);
+    }
+}
+
+impl EventRow {
+    fn read(envelope: &[u8]) -> EventRow {
+        let whole: Value = serde_json::from_slice(envelope).unwrap_or_default();
+        let text = |place: &str| whole.pointer(place)?.as_str().map(str::to_owned);
+        EventRow {
+            time: text("/time").unwrap_or_default(),
+            r#type: text("/type").unwrap_or_default(),
+            subject: text("/subject").unwrap_or_default(),
+            queue: text("/queue"),
+            job: text("/job_id"),
+            key: text("/data/key"),
+            strategy: text("/data/strategy"),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What a state is made of: each member is declared once, with what it means.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::inquiry::shape::rfc3339;
+use crate::shadow::ShadowTally;
+use crate::show::why::Cause;
+
+/// Declares the parts of a state: each a struct, and its members with what they mean, for the manual.
+macro_rules! parts {
+    ($(
+        $(#[doc = $about:literal])*
+        $Part:ident at $at:literal {
+            $( $(#[doc = $doc:literal])* $(#[serde($($serde:tt)*)])? $field:ident: $Type:ty, )*
+        }
+    )*) => {
+        $(
+            $(#[doc = $about])*
+            #[derive(Clone, Debug, Serialize)]
+            pub(super) struct $Part {
+                $( $(#[doc = $doc])* $(#[serde($($serde)*)])? pub(super) $field: $Type, )*
+            }
+        )*
+
+        /// The members of a state: where they stand, and what each means.
+        pub const MEMBERS: &[(&str, &[(&str, &str)])] = &[
+            $( ($at, &[ $( (stringify!($field), concat!($($doc),*)), )* ]), )*
+        ];
+    };
+}
+
+parts! {
+    /// Which sidecar it is.
+    SidecarPart at "sidecar" {
+        /// Its name: the worker id of its claims.
+        name: Arc<str>,
+        /// The program's version.
+        version: &'static str,
+        /// When it started.
+        since: String,
+        /// `starting`, `ready` or `draining`.
+        ready: &'static str,
+        /// Where SDKs connect.
+        listens: Arc<str>,
+        /// Jobs that are held.
+        held: usize,
+        /// The most that may be held.
+        held_max: usize,
+        /// Whether `server.control_token` is set, without which this port changes nothing.
+        writes: bool,
+    }
+    /// The store.
+    StorePart at "store" {
+        /// `memory`, `sqlite`, `redis` or `postgres`.
+        kind: &'static str,
+        /// Whether it answers.
+        up: bool,
+        /// Other sidecars that share it.
+        siblings: usize,
+        /// How often it failed since the start.
+        errors: u64,
+    }
+    /// The backend.
+    BackendPart at "backend" {
+        /// Its address.
+        url: Arc<str>,
+        /// Whether it answers.
+        up: bool,
+    }
+    /// The file of the settings.
+    ConfigPart at "config" {
+        /// Its path; `null` without a file.
+        file: Option<Arc<str>>,
+        /// Whether what it says is in force.
+        in_force: bool,
+        /// Since when what is in force is so.
+        since: String,
+        /// `[[policy]]` entries.
+        policies: usize,
+        /// `[[queue]]` entries with limits of starts.
+        queues: usize,
+    }
+    /// A cause for which jobs do not start (chapter `incidents`).
+    CausePart at "causes" {
+        /// Its short name.
+        name: &'static str,
+        /// The sentence.
+        why: Box<str>,
+        /// What to do.
+        r#do: Box<str>,
+        /// When it lets go, as far as time goes; `null`: nobody knows.
+        next_start: Option<String>,
+    }
+    /// An entry that is only tried (`mode = "shadow"`): what it would have done here since its numbers are in force.
+    ShadowPart at "shadow" {
+        /// The name of the policy; `queue` stands for all `[[queue]]` entries.
+        policy: Arc<str>,
+        /// Jobs that would have started at once.
+        started: u64,
+        /// Jobs that would have waited, and started by now.
+        waited: u64,
+        /// Jobs that would have been dropped.
+        dropped: u64,
+        /// Jobs that found more waiting than are followed.
+        unknown: u64,
+        /// Jobs that would wait now.
+        waiting: usize,
+        /// The longest wait that came to its end, in milliseconds.
+        longest_ms: u64,
+        /// Of those that would have waited, how many for which limit.
+        waited_for: BTreeMap<&'static str, u64>,
+        /// The most jobs of one key that really ran at once.
+        peak_at_once: u32,
+        /// The most starts of one key that were really seen in the period of the first rate, else of the throttle.
+        peak_starts: usize,
+    }
+    /// The keys.
+    KeysPart at "keys" {
+        /// Keys that are known.
+        total: usize,
+        /// Those that match `search` or `key`.
+        found: usize,
+        /// The page that is shown, from 1.
+        page: usize,
+        /// Rows of a page.
+        per_page: usize,
+        /// The rows.
+        rows: Vec<KeyRow>,
+        /// Why there are no rows: the store does not answer.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        problem: Option<String>,
+    }
+    /// One key. Rows stand in this order: most refused, longest waited, most started, name.
+    KeyRow at "keys.rows" {
+        /// The key; `_queue:NAME` is a queue as a whole.
+        name: Box<str>,
+        /// The policy that has it.
+        policy: Arc<str>,
+        /// What was seen here in the last minute.
+        minute: MinutePart,
+        /// What `GET /ojs/v1/rate-limits/KEY` says.
+        state: Box<RawValue>,
+        /// What keeps its next job from starting, as one of `causes`; `null`: nothing that is known.
+        cause: Option<CausePart>,
+        /// What was seen here in the last hour; only with `key`, and of the first `metrics.top_keys` keys.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        history: Option<HistoryPart>,
+    }
+    /// What this sidecar saw of a key in the last 50 to 60 seconds.
+    MinutePart at "keys.rows.minute" {
+        /// Jobs that started.
+        starts: u32,
+        /// Questions for a start that were refused.
+        refused: u32,
+        /// The longest wait of a job that started, in milliseconds.
+        waited_ms: u32,
+    }
+    /// What this sidecar saw of a key in the last hour, oldest first.
+    HistoryPart at "keys.rows.history" {
+        /// Seconds from one number to the next.
+        step_s: u64,
+        /// When the last step began, or a little later.
+        until: String,
+        /// Jobs that started.
+        starts: Vec<u32>,
+        /// Questions for a start that were refused.
+        refused: Vec<u32>,
+    }
+    /// The queues that have limits or a bound, are paused, or have jobs that wait.
+    QueuesPart at "queues" {
+        /// How many there are.
+        total: usize,
+        /// The rows, most pressed first, 50 at most.
+        rows: Vec<QueueRow>,
+    }
+    /// One queue.
+    QueueRow at "queues.rows" {
+        /// Its name.
+        queue: Arc<str>,
+        /// Whether it is paused.
+        paused: bool,
+        /// Its jobs that are held here.
+        held: usize,
+        /// Its jobs that wait: those that are held here, and those that the backend has available.
+        waiting: u64,
+        /// Its depth, of a bounded queue.
+        depth: Option<u64>,
+        /// The bound of that.
+        max_depth: Option<u64>,
+        /// How much of its nearest bound is used, from 0 to 1.
+        pressure: Option<f64>,
+        /// Enqueues that were refused in the last minute.
+        refused: u32,
+        /// What is known of it beside its limits, as one of `causes`; `null`: nothing that keeps its jobs.
+        cause: Option<CausePart>,
+    }
+    /// What happened while somebody watched the stream.
+    EventsPart at "events" {
+        /// Events that came too quickly to be shown.
+        missed: u64,
+        /// The last ones, newest first, 20 at most.
+        last: Vec<EventRow>,
+    }
+    /// One event (chapter `event-stream`).
+    EventRow at "events.last" {
+        /// When it happened.
+        time: String,
+        /// Its type.
+        r#type: String,
+        /// What it is about: a job, a key or a queue.
+        subject: String,
+        /// Its queue, if it happened in one.
+        queue: Option<String>,
+        /// The id of its job, if it happened to one.
+        job: Option<String>,
+        /// Its key, if it happened to one.
+        key: Option<String>,
+        /// Which limit it is about, if it is about one.
+        strategy: Option<String>,
+    }
+}
+
+impl From<(Arc<str>, ShadowTally)> for ShadowPart {
+    fn from((policy, tally): (Arc<str>, ShadowTally)) -> ShadowPart {
+        ShadowPart {
+            policy,
+            started: tally.started,
+            waited: tally.waited,
+            dropped: tally.dropped,
+            unknown: tally.unknown,
+            waiting: tally.waiting,
+            longest_ms: tally.longest_ms,
+            waited_for: tally.waited_for,
+            peak_at_once: tally.peak.at_once,
+            peak_starts: tally.peak.starts,
+        }
+    }
+}
+
+impl From<&Cause> for CausePart {
+    fn from(cause: &Cause) -> CausePart {
+        CausePart {
+            name: cause.name(),
+            why: cause.why().into(),
+            r#do: cause.advice().into(),
+            next_start: cause.until.map(rfc3339),
+        }
+    }
+}
+
+/// One state.
+#[derive(Debug, Serialize)]
+pub(super) struct State<'a> {
+    pub(super) at: String,
+    #[serde(flatten)]
+    pub(super) head: &'a StateHead,
+    pub(super) keys: KeysPart,
+    pub(super) queues: &'a QueuesPart,
+    pub(super) events: &'a EventsPart,
+    /// With `key`: what `GET /throttle/v1/why` says of it, as of the same moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) why: Option<Box<RawValue>>,
+}
+
+/// What is the same for every question.
+#[derive(Debug, Serialize)]
+pub(super) struct StateHead {
+    pub(super) sidecar: SidecarPart,
+    pub(super) store: StorePart,
+    pub(super) backend: BackendPart,
+    pub(super) config: ConfigPart,
+    /// What is wrong with the sidecar as a whole.
+    pub(super) causes: Vec<CausePart>,
+    /// The entries that are only tried.
+    pub(super) shadow: Vec<ShadowPart>,
+}

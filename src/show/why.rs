@@ -1,0 +1,663 @@
+//! `GET /throttle/v1/why`: why a queue, a key or a job does not start now, who has the slots, and when the next start
+//! can be. It claims no job and changes nothing.
+//!
+//! The answer goes by all that decides the next FETCH, in this order: the sidecar itself, its backend, a pause of the
+//! queue, the limits of all its jobs, the lookahead, the limits of jobs that are held, and whether workers ask and jobs
+//! are there. `causes` is what may be said, `find` finds what holds now, `question` is what is asked, `answer` the rest
+//! of the answer.
+//!
+//! Slots, windows and shut keys are the fleet's: the store says them. Jobs that wait for a key are those of this
+//! sidecar. Of siblings it is known by queue how many they hold.
+
+mod answer;
+mod applied;
+mod find;
+mod hung;
+mod question;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::limits::{self, KeyFacts};
+use crate::answers::respond::Fault;
+use crate::desk::micros;
+use crate::desk::runs::{Forecast, KeySlots};
+use crate::desk::{Proxy, Sidecar};
+use crate::hold::Heads;
+use crate::inquiry::calls::{self, Lookup};
+use crate::inquiry::in_force;
+use crate::inquiry::job::own;
+use crate::inquiry::lookahead::FullLookahead;
+use crate::inquiry::shape::{LimitView, rfc3339};
+use crate::inquiry::{rows, waiting};
+use crate::jobs::siblings;
+use crate::json::Json;
+use crate::limit::{Key, Limited, Space, Strategy, each_key};
+use crate::policy::subqueue::{Subqueue, split};
+use crate::policy::{JobView, Policy, PolicySet, strictest};
+use crate::store::{KeyStates, LedgerExt, Row};
+use crate::subqueues::{SpreadOfQueue, Writes};
+use crate::wire::ojs::REPLY_DEPTH;
+use answer::{JobPlace, WhichHead, group_facts, limit_facts, out};
+use question::Question;
+
+use crate::desk::causes;
+pub(crate) use crate::desk::causes::Cause;
+pub use crate::desk::causes::{CAUSES, CauseKind};
+pub(crate) use crate::inquiry::lookahead::hides_others;
+pub(crate) use applied::Applied;
+pub(super) use find::{of_all_queues, of_sidecar, stops_all};
+pub(crate) use find::{of_queue, out_of_reach};
+pub(super) use hung::Hung;
+
+/// So many limits of a queue's held jobs are shown, those of most jobs first.
+const KEYS: usize = 20;
+
+/// Answers the question in the query.
+pub(crate) async fn why(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
+    let question = Question::read(parts.uri.query().unwrap_or_default())?;
+    explain(proxy, parts, question).await
+}
+
+/// Answers why a key does not start, or a queue by `_queue:NAME`, in the same way. A refusal is an answer too.
+pub(super) async fn why_key(proxy: &Proxy, name: &str) -> String {
+    let question = match name.strip_prefix("_queue:") {
+        Some(queue) => Ok(Question::Queue(queue.to_owned())),
+        None => Key::new(name)
+            .map(Question::Key)
+            .map_err(|_| limits::unknown_key(name)),
+    };
+    let (parts, ()) = http::Request::new(()).into_parts();
+    let answer = async { explain(proxy, &parts, question?).await };
+    answer.await.unwrap_or_else(|fault: Fault| {
+        let (why, advice) = fault.words();
+        json!({"why": why, "do": advice, "limits": [], "notes": []}).to_string()
+    })
+}
+
+async fn explain(proxy: &Proxy, parts: &Parts, question: Question) -> Result<String, Fault> {
+    let (mut known, store) = (
+        limits::known_of_keys(proxy, parts).await?,
+        &proxy.sidecar.store,
+    );
+    if store.is_alone() {
+        let rows = limits::rows_out(&proxy.sidecar).await;
+        known.rows = match store.is_lost() {
+            // The answer of `usage` says what a store that is lost lets start.
+            true => rows.unwrap_or_default(),
+            false => rows?,
+        };
+    }
+    let asker = Asker {
+        proxy,
+        parts,
+        known,
+    };
+    let answer = asker.answer(question).await?;
+    serde_json::to_string(&answer).map_err(|_| Fault::internal())
+}
+
+/// What one question is answered with.
+struct Asker<'a> {
+    proxy: &'a Proxy,
+    parts: &'a Parts,
+    /// With the jobs that are out, with workers of all sidecars.
+    known: KeyFacts,
+}
+
+/// What is asked about, and what was found of its limits.
+struct AskedAbout<'a> {
+    queue: Option<&'a str>,
+    job: Option<(JobPlace, Value)>,
+    applied: &'a [Applied],
+    /// The limit that all jobs wait for, of those that apply.
+    of_all: Option<usize>,
+    /// The limit that the held jobs wait for of which one would start first.
+    of_held: Option<usize>,
+}
+
+/// The answer, as JSON has it: the sentences first.
+#[derive(Serialize)]
+struct Explanation {
+    why: String,
+    #[serde(rename = "do")]
+    advice: String,
+    #[serde(flatten)]
+    facts: Value,
+}
+
+impl Asker<'_> {
+    fn sidecar(&self) -> &Sidecar {
+        &self.proxy.sidecar
+    }
+
+    async fn answer(&self, question: Question) -> Result<Explanation, Fault> {
+        match question {
+            Question::Key(key) => self.of_key(key).await,
+            Question::Queue(queue) => {
+                let policies = Arc::clone(&self.sidecar().live().policies);
+                let of_all = policies.gate(&queue).limited.clone();
+                // Those whose turns are shared are limits of all jobs too.
+                let for_all = |one: &&Limited| match one.space {
+                    Space::Job => policies.named_by(&one.key).is_some(),
+                    Space::Queue => true,
+                };
+                let any = JobView::of_queue(&queue);
+                let shared = self.limits_by_policy(&any, &[]);
+                let shared = shared.iter().flat_map(|all| &**all).filter(for_all);
+                let shared = shared.filter(|one| one.share.is_some()).cloned().collect();
+                let held = self.sidecar().hold.limits_in(&queue);
+                let held = held.into_iter().take(KEYS).collect();
+                self.of_queue(&queue, None, vec![of_all, shared], held)
+                    .await
+            }
+            Question::Job(id) => self.of_job(&id).await,
+            Question::Like { queue, kind, meta } => {
+                let meta = Json::parse(meta.as_bytes(), REPLY_DEPTH).ok();
+                let like = JobView {
+                    kind: &kind,
+                    meta,
+                    ..JobView::of_queue(&queue)
+                };
+                let limits = self.limits_by_policy(&like, &[]);
+                let limits: Vec<Arc<[Limited]>> = limits.into_iter().collect();
+                // Where it would go to a subqueue, it would not stand behind the queue's jobs.
+                let live = self.sidecar().live();
+                let place = match self.sidecar().subqueues.writes(&queue) {
+                    Writes::No | Writes::Otherwise => Some(JobPlace::Coming),
+                    _ => live.policies.flow_of(&like, &[]).map(|flow| {
+                        let (waits, own) = ("available".to_owned(), limits.first());
+                        let own = own.map(|limits| &**limits);
+                        self.place_of(&queue, Some(flow.subqueue), waits, own).0
+                    }),
+                };
+                let place = place.filter(|place| place.is_behind_others() || place.is_behind());
+                let place = place.map(|place| (place, Value::Null));
+                self.of_queue(&queue, place, limits, Vec::new()).await
+            }
+        }
+    }
+
+    async fn of_key(&self, key: Key) -> Result<Explanation, Fault> {
+        let view = limits::key_state(self.proxy, &self.known, &key).await?;
+        let view = view.ok_or_else(|| self.known.lacks(&key))?;
+        let applied = [Applied::of(self.sidecar(), view, ("", &self.known.rows)).await];
+        Ok(self
+            .explain(AskedAbout {
+                queue: None,
+                job: None,
+                of_all: applied.iter().position(|one| one.cause.is_some()),
+                of_held: None,
+                applied: &applied,
+            })
+            .await)
+    }
+
+    async fn of_job(&self, id: &str) -> Result<Explanation, Fault> {
+        let sidecar = self.sidecar();
+        let (place, claimed, since) = if let Some(claimed) = sidecar.hold.claimed(id) {
+            let since = claimed.claimed_at;
+            (JobPlace::Held, claimed, since)
+        } else {
+            let row = rows::row_of(sidecar, id).await?;
+            let Some((due, row)) = row.and_then(|row| Some((row.due()?, row))) else {
+                return self.job_at_backend(id).await;
+            };
+            let since = row.started.unwrap_or(row.claimed.claimed_at);
+            (out(&row, since, due), row.claimed, since)
+        };
+        let facts = json!({
+            "id": id,
+            "state": if matches!(place, JobPlace::Held) { "held" } else { "running" },
+            "queue": claimed.queue,
+            "worker": claimed.worker,
+            "since": rfc3339(since),
+        });
+        let limits = vec![claimed.limited.clone()];
+        self.of_queue(&claimed.queue, Some((place, facts)), limits, Vec::new())
+            .await
+    }
+
+    /// A job that is neither held here nor out: only the backend knows it.
+    async fn job_at_backend(&self, id: &str) -> Result<Explanation, Fault> {
+        let found = self.look_up(id).await?;
+        let job = calls::job_in(&found).ok_or_else(Fault::internal)?;
+        let [queue, kind, state, meta] = job.pick(["queue", "type", "state", "meta"]);
+        let text = |value: Option<Json<'_>>, missing: &str| {
+            let text = value.and_then(|value| value.text());
+            text.map_or_else(|| missing.to_owned(), Cow::into_owned)
+        };
+        let (filed, state) = (text(queue, "default"), text(state, "unknown"));
+        let split = split(&filed).filter(|(base, _)| self.sidecar().subqueues.has(base));
+        let (queue, subqueue) = split.map_or((&*filed, None), |(base, nth)| (base, Some(nth)));
+        let view = JobView {
+            id: Some(id),
+            kind: &text(kind, ""),
+            meta,
+            ..JobView::of_queue(queue)
+        };
+        let limits = self.limits_by_policy(&view, &own(job, queue));
+        let facts = json!({ "id": id, "state": state, "queue": queue });
+        let (place, of_head) = self.place_of(queue, subqueue, state, limits.as_deref());
+        let limits = limits.into_iter().collect();
+        self.of_queue(queue, Some((place, facts)), limits, of_head)
+            .await
+    }
+
+    /// Where a job is that only the backend knows, and the limits of what is held of its subqueue.
+    fn place_of(
+        &self,
+        queue: &str,
+        subqueue: Option<Subqueue>,
+        state: String,
+        limits: Option<&[Limited]>,
+    ) -> (JobPlace, Vec<Arc<[Limited]>>) {
+        let waits = matches!(&*state, "available" | "pending");
+        let Some(subqueue) = subqueue.filter(|_| waits) else {
+            return (JobPlace::Backend(state), Vec::new());
+        };
+        let sidecar = self.sidecar();
+        let heads = sidecar.hold.heads_in(queue, sidecar.store.now());
+        let heads = heads.iter().filter(|head| head.subqueue == subqueue);
+        let spread = sidecar.subqueues.spread(queue);
+        let tag = limits.and_then(|limits| spread.tag_in(subqueue, limits));
+        let is_own = |head: &&Heads| match tag {
+            Some(_) => spread.tag_in(subqueue, &head.limits) == tag,
+            // It was written by another spread.
+            None => limits.is_some_and(|own| {
+                let keys = own.iter().map(|one| &one.key);
+                keys.eq(head.limits.iter().map(|one| &one.key))
+            }),
+        };
+        let own = heads.clone().filter(is_own);
+        let own: Vec<_> = own.map(|head| Arc::clone(&head.limits)).collect();
+        let head = if !own.is_empty() {
+            WhichHead::Held
+        } else if heads.clone().any(|head| head.shut_by.is_some()) {
+            // Whose they are is not told to those who ask for their own.
+            let name = subqueue.name_in(queue);
+            let mut all = sidecar.shown_subqueues(queue).into_iter();
+            WhichHead::Others(Box::new(
+                all.find(|one| one.name == name).unwrap_or_default(),
+            ))
+        } else {
+            WhichHead::NotHere
+        };
+        (JobPlace::Subqueue(queue.to_owned(), head), own)
+    }
+
+    fn limits_by_policy(&self, job: &JobView<'_>, own: &[Limited]) -> Option<Arc<[Limited]>> {
+        self.sidecar().live().policies.limits(job, own)
+    }
+
+    /// What the backend says of a job.
+    async fn look_up(&self, id: &str) -> Result<Bytes, Fault> {
+        let scope = self.sidecar().scopes.of(&self.parts.headers);
+        let (code, message, hint) = match calls::look_up(self.proxy, scope, id).await {
+            Lookup::Found(body) => return Ok(body),
+            Lookup::Gone => (
+                "not_found",
+                format!("the backend knows no job {id:?}"),
+                "look at the id; a finished job may have been deleted",
+            ),
+            Lookup::Unknown | Lookup::Unanswered => (
+                "upstream_error",
+                format!(
+                    "job {id:?} is neither held here nor out with a worker, and the backend does not say where it is"
+                ),
+                "look at the backend; where it asks for credentials, set upstream.token",
+            ),
+        };
+        Err(Fault::new(code, message).hinting(hint))
+    }
+
+    /// Looks at limits, overrides laid over them: each key once, under the strictest of what applies to it. All jobs
+    /// have those `of_all`; each set `of_held` is that of some held jobs.
+    async fn of_queue(
+        &self,
+        queue: &str,
+        job: Option<(JobPlace, Value)>,
+        of_all: Vec<Arc<[Limited]>>,
+        of_held: Vec<Arc<[Limited]>>,
+    ) -> Result<Explanation, Fault> {
+        let now = |set: &Arc<[Limited]>| in_force::limits_now(self.sidecar(), queue, set).to_vec();
+        let of_all: Vec<Limited> = of_all.iter().flat_map(now).collect();
+        let of_held: Vec<Vec<Limited>> = of_held.iter().map(now).collect();
+        let all: Vec<Limited> = of_all
+            .iter()
+            .chain(of_held.iter().flatten())
+            .cloned()
+            .collect();
+        let keys = all.iter().filter(|one| one.space == Space::Job);
+        let keys: Vec<Key> = keys.map(|one| one.key.clone()).collect();
+        let scope = self.sidecar().scopes.of(&self.parts.headers);
+        waiting::refresh(self.proxy, &[Arc::from(queue)], scope).await;
+        self.known.refresh(self.proxy, &keys).await;
+        let id = match &job {
+            Some((_, facts)) => facts["id"].as_str().unwrap_or_default(),
+            None => "",
+        };
+        let mut applied = Vec::new();
+        for (_, one) in each_key(&all) {
+            let same = all.iter().filter(|other| other.shares_key(one));
+            let limits = same.map(|one| one.limits.clone()).reduce(strictest);
+            let limited = Limited {
+                limits: limits.unwrap_or_default(),
+                ..one.clone()
+            };
+            if let Some(view) = self.view(queue, limited).await? {
+                applied.push(Applied::of(self.sidecar(), view, (id, &self.known.rows)).await);
+            }
+        }
+        let last_of = |set: &[Limited]| {
+            let of_set =
+                |one: &Applied| set.iter().any(|other| other.shares_key(&one.view.limited));
+            let causes = applied.iter().enumerate();
+            let causes = causes.filter(|(_, one)| one.cause.is_some() && of_set(one));
+            causes
+                .max_by_key(|(_, one)| one.cause.as_ref().map(find::lets_go))
+                .map(|(nth, _)| nth)
+        };
+        // One set without a cause is enough for a start.
+        let held: Option<Vec<usize>> = of_held.iter().map(|set| last_of(set)).collect();
+        let lets_go = |nth: &usize| applied.get(*nth)?.cause.as_ref().map(find::lets_go);
+        let found = AskedAbout {
+            queue: Some(queue),
+            of_all: last_of(&of_all),
+            of_held: held.into_iter().flatten().min_by_key(lets_go),
+            applied: &applied,
+            job,
+        };
+        Ok(self.explain(found).await)
+    }
+
+    async fn view(&self, queue: &str, limited: Limited) -> Result<Option<LimitView>, Fault> {
+        let sidecar = self.sidecar();
+        if limited.space == Space::Queue {
+            let view = limits::queue_state(self.proxy, self.parts, queue).await?;
+            return Ok(view.map(|mut view| {
+                // The numbers are those of now; what the job pays is its own.
+                (view.limited.cost, view.limited.share) = (limited.cost, limited.share);
+                view
+            }));
+        }
+        let asked = [(limited.space, &limited.key)];
+        let KeyStates { states, now } = sidecar.store.states(&asked).await?;
+        let state = states.into_iter().next().unwrap_or_default();
+        Ok(Some(
+            limits::view(sidecar, limited, (state, now), &self.known).await,
+        ))
+    }
+
+    /// Puts together what is said of the limits that apply, of the queue and of the job.
+    async fn explain(&self, found: AskedAbout<'_>) -> Explanation {
+        let mut causes = self.causes(&found).await;
+        let binding = self.binding(&found, &causes);
+        let AskedAbout {
+            queue,
+            job,
+            applied,
+            ..
+        } = found;
+        let (place, job) = job.unzip();
+        let job = job.filter(|facts| !facts.is_null());
+        let limits = applied.iter().map(|one| self.limit_of(one, job.is_some()));
+        let mut facts = json!({
+            "limited_by": null,
+            "limited_at": null,
+            "next_start": null,
+            "job": job,
+            "limits": limits.collect::<Vec<_>>(),
+        });
+        if let Some(queue) = queue {
+            put(&mut facts, "queue", self.queue_facts(queue).await);
+        }
+        let mut cause = causes.remove(0);
+        if !matches!(place, Some(JobPlace::Out(_))) {
+            match binding {
+                Some(one) => self.tell_binding(one, &mut facts),
+                // Nothing is known that would keep a job from starting.
+                None if cause.lets_start() && !applied.is_empty() => {
+                    put(
+                        &mut facts,
+                        "next_start",
+                        rfc3339(self.sidecar().store.now()),
+                    );
+                }
+                None => {}
+            }
+        }
+        if let Some(place) = place {
+            if place.is_behind_others() {
+                causes.insert(0, cause.clone());
+            }
+            cause = place.cause(cause);
+        }
+        let notes = causes
+            .iter()
+            .filter(|one| !one.lets_start() || one.is_a_note());
+        let notes = notes.map(|cause| cause.why().to_owned());
+        let tried = self.tried(queue, applied, &facts);
+        put(&mut facts, "notes", notes.chain(tried).collect::<Vec<_>>());
+        put(&mut facts, "cause", cause.name());
+        Explanation {
+            why: cause.why().to_owned(),
+            advice: cause.advice().to_owned(),
+            facts,
+        }
+    }
+
+    /// What entries would have done that are only tried, in a sentence each: with the job, or with all jobs of the queue or
+    /// of the key.
+    fn tried(&self, queue: Option<&str>, applied: &[Applied], facts: &Value) -> Vec<String> {
+        let (sidecar, live) = (self.sidecar(), self.sidecar().live());
+        if let Some(job) = facts.pointer("/job/id").and_then(Value::as_str) {
+            return sidecar.shadow.of_job(job).into_iter().collect();
+        }
+        let key = applied.first().map(|one| &one.view.limited.key);
+        let touches = |policy: &Policy| match queue {
+            Some(queue) => policy.matching.can_match_queue(queue),
+            None => policy.key.constant() == key,
+        };
+        let mut tallies = sidecar.shadow.tallies(&live.policies);
+        let tried = live.policies.shadow().map_or(&[][..], PolicySet::policies);
+        tallies.retain(
+            |name, _| match tried.iter().find(|policy| policy.name == *name) {
+                Some(policy) => touches(policy),
+                None => queue.is_some(),
+            },
+        );
+        let told = tallies.iter();
+        told.map(|(policy, tally)| format!("shadow: under {policy} {tally}"))
+            .collect()
+    }
+
+    /// What is shown of one limit; of a single job also what it pays and whose share it takes.
+    fn limit_of(&self, one: &Applied, of_job: bool) -> Value {
+        let mut limit = limit_facts(one, self.rows_of(&one.view.limited));
+        if of_job {
+            let share = one.view.limited.share.as_ref();
+            put(&mut limit, "cost", one.view.limited.cost.pays.get());
+            put(&mut limit, "group", share.map(|share| &*share.group));
+            put(&mut limit, "weight", share.map(|share| share.weight.get()));
+        }
+        let is = |other: &Limited| other.shares_key(&one.view.limited);
+        let groups = group_facts(one, self.sidecar().hold.groups_of(is));
+        put(&mut limit, "groups", groups);
+        limit
+    }
+
+    /// All causes that hold now. The first one decides.
+    async fn causes(&self, found: &AskedAbout<'_>) -> Vec<Cause> {
+        let sidecar = self.sidecar();
+        let of_sidecar = of_sidecar(sidecar);
+        let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.into_iter().partition(stops_all);
+        let of_queue = match found.queue {
+            Some(queue) => self.of_one_queue(queue, found).await,
+            None => self.of_queues_of_key(found),
+        };
+        let is = |kind: &'static CauseKind| move |one: &Cause| one.kind == kind;
+        let (paused, of_queue): (Vec<_>, Vec<_>) =
+            of_queue.into_iter().partition(is(&causes::QUEUE_PAUSED));
+        let (front, of_queue): (Vec<_>, Vec<_>) =
+            of_queue.into_iter().partition(is(&causes::LOOKAHEAD));
+        let limit = |nth: Option<usize>| found.applied.get(nth?)?.cause.clone();
+        all.extend(paused);
+        all.extend(limit(found.of_all));
+        let is_behind = found.job.as_ref().map(|(place, _)| place.is_behind());
+        // Where a held job may start, the lookahead moves on.
+        if is_behind.unwrap_or(found.of_held.is_some() || found.queue.is_none()) {
+            all.extend(front);
+        }
+        all.extend(limit(found.of_held));
+        all.extend(of_queue);
+        let is_held = found.job.is_some() && is_behind == Some(false);
+        let no_jobs = found.queue.filter(|_| !is_held);
+        all.extend(no_jobs.and_then(|queue| find::no_jobs(sidecar, queue)));
+        if all.iter().all(Cause::lets_start) {
+            all.push(find::open(
+                found.applied.is_empty(),
+                self.may_have_keys(found.queue),
+            ));
+        }
+        all.extend(aside);
+        all
+    }
+
+    /// What is known of a queue beside its limits.
+    async fn of_one_queue(&self, queue: &str, asked: &AskedAbout<'_>) -> Vec<Cause> {
+        let sidecar = self.sidecar();
+        let mut found = of_queue(sidecar, queue);
+        // A job whose own limits leave room has other keys than those in front of it, also where no such job was seen.
+        let is_another = asked.job.is_some() && asked.of_all.is_none();
+        if is_another && !found.iter().any(|one| one.kind == &causes::LOOKAHEAD) {
+            found.extend(FullLookahead::of(sidecar, queue).map(|full| full.cause()));
+        }
+        let is_told = found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED);
+        if !is_told && sidecar.store.is_paused(queue).await.unwrap_or(false) {
+            found.insert(0, find::paused(queue));
+        }
+        found
+    }
+
+    /// What keeps all queues of a key, where something keeps each of them.
+    fn of_queues_of_key(&self, found: &AskedAbout<'_>) -> Vec<Cause> {
+        let key = found.applied.first().map(|one| &one.view.limited.key);
+        let queues = key.map(|key| self.known.queues_of(key)).unwrap_or_default();
+        of_all_queues(self.sidecar(), &queues)
+    }
+
+    fn may_have_keys(&self, queue: Option<&str>) -> bool {
+        queue.is_some_and(|queue| !self.keyed_policies(queue).is_empty())
+    }
+
+    /// Policies that give single jobs of a queue keys of their own.
+    fn keyed_policies(&self, queue: &str) -> Vec<String> {
+        let live = self.sidecar().live();
+        let by_job = live.policies.policies().iter().filter(|policy| {
+            policy.key.constant().is_none() && policy.matching.can_match_queue(queue)
+        });
+        let by_job = by_job.map(|policy| format!("{}: {}", policy.name, policy.key.as_str()));
+        by_job.collect()
+    }
+
+    /// The limit of which the first cause speaks.
+    fn binding<'a>(&self, found: &AskedAbout<'a>, causes: &[Cause]) -> Option<&'a Applied> {
+        let first = causes.first()?;
+        let mut limits = found.of_all.into_iter().chain(found.of_held);
+        limits.find_map(|nth| {
+            let one = found.applied.get(nth)?;
+            (one.cause.as_ref()?.why() == first.why()).then_some(one)
+        })
+    }
+
+    /// Tells which limit binds, and until when.
+    fn tell_binding(&self, one: &Applied, facts: &mut Value) {
+        let sidecar = self.sidecar();
+        let is_same = |other: &Limited| other.shares_key(&one.view.limited);
+        let job = facts.pointer("/job/id").and_then(Value::as_str);
+        let held = job.filter(|job| sidecar.hold.has(job));
+        let ahead = held.map(|job| sidecar.hold.count_before(job, is_same));
+        put(facts, "ahead", ahead);
+        let strategy = one.refused.as_ref().map(|refusal| refusal.strategy);
+        put(facts, "limited_by", strategy.map(Strategy::as_str));
+        let name = one.view.limited.space.name_of(&one.view.limited.key);
+        put(facts, "limited_at", name);
+        let until = one.cause.as_ref().and_then(|cause| cause.until);
+        put(facts, "next_start", until.map(rfc3339));
+        if strategy == Some(Strategy::Concurrency) {
+            self.forecast(one, ahead.unwrap_or(0), facts);
+        }
+    }
+
+    async fn queue_facts(&self, name: &str) -> Value {
+        let sidecar = self.sidecar();
+        let level = sidecar.admit.pressure.level(name);
+        let is_split = sidecar.subqueues.has(name);
+        let spread = is_split.then(|| SpreadOfQueue::of(&sidecar.shown_subqueues(name)));
+        json!({
+            "name": name,
+            "paused": sidecar.fetching.paused.has(name)
+                || sidecar.fetching.backlogs.is_paused(name)
+                || sidecar.store.is_paused(name).await.unwrap_or(false),
+            "held_here": sidecar.hold.of_queue(name).0,
+            "held_by_siblings": siblings::held_by_siblings(sidecar, name).await,
+            "depth": level.as_ref().map(|level| level.depth),
+            "max_depth": level.and_then(|level| level.max_depth),
+            "keys_by_job": self.keyed_policies(name),
+            "subqueues": spread,
+        })
+    }
+
+    fn forecast(&self, one: &Applied, ahead: usize, facts: &mut Value) {
+        let Limited { space, key, .. } = &one.view.limited;
+        let (now, limit) = (
+            one.view.now,
+            one.view.limited.limits.concurrency.unwrap_or(u32::MAX),
+        );
+        let hung = one.hung.as_ref();
+        // As if the slots were not there that may never be free.
+        let lost = hung.map_or(0, |hung| hung.slots);
+        if lost >= limit {
+            let reason = hung.map(|hung| format!("{} may hang", hung.workers()));
+            return put(facts, "next_start_unknown", reason);
+        }
+        let ages = self.rows_of(&one.view.limited);
+        let ages = ages.filter_map(|row| Some(Duration::from_micros(now.since(row.started?))));
+        let ages = ages.filter(|age| !hung.is_some_and(|hung| hung.has(*age)));
+        let slots = KeySlots {
+            limit: limit - lost,
+            active: one.view.usage.active.saturating_sub(lost),
+            ages: &ages.collect::<Vec<_>>(),
+            runs: &self.sidecar().settle.runs.of(*space, key),
+        };
+        match slots.forecast(ahead) {
+            Ok(Forecast { p50, p90 }) => {
+                for (name, after) in [("next_start_p50", p50), ("next_start_p90", p90)] {
+                    put(facts, name, rfc3339(now.plus(micros(after))));
+                }
+            }
+            Err(reason) => put(facts, "next_start_unknown", reason),
+        }
+    }
+
+    /// The rows of jobs that have a slot of this key.
+    fn rows_of<'a>(&'a self, limited: &'a Limited) -> impl Iterator<Item = &'a Row> {
+        let has = |row: &&Row| (row.claimed.limited.iter()).any(|one| one.shares_key(limited));
+        self.known.rows.iter().filter(has)
+    }
+}
+
+fn put(facts: &mut Value, name: &str, value: impl Into<Value>) {
+    if let Some(facts) = facts.as_object_mut() {
+        facts.insert(name.to_owned(), value.into());
+    }
+}

@@ -1,0 +1,168 @@
+//! What `why` says of a job, and of the limits that apply.
+
+use std::fmt::Display;
+
+use serde_json::{Value, json};
+
+use super::applied::Applied;
+use crate::desk::causes::{self, Cause, CauseKind};
+use crate::inquiry::shape::rfc3339;
+use crate::limit::{Cost, Share, Timestamp};
+use crate::store::{Due, Row};
+use crate::subqueues::{LOOKED_PAST, ShownSubqueue};
+
+/// So many jobs that have slots are shown of a limit.
+const SHOWN: usize = 100;
+
+/// Where the job is that is asked about.
+pub(super) enum JobPlace {
+    Held,
+    /// With a worker.
+    Out(Cause),
+    /// Neither here nor out; the backend says this of it.
+    Backend(String),
+    /// It is not there yet. It would stand behind all others of its queue.
+    Coming,
+    /// It waits in a subqueue of this queue.
+    Subqueue(String, WhichHead),
+}
+
+/// Whose jobs of a subqueue are held here.
+pub(super) enum WhichHead {
+    Held,
+    /// Jobs of other keys alone, which have no room; what waits behind them.
+    Others(Box<ShownSubqueue>),
+    NotHere,
+}
+
+impl JobPlace {
+    /// Whether it may be one of those that the next FETCH brings.
+    pub(super) fn is_behind(&self) -> bool {
+        matches!(self, JobPlace::Backend(_) | JobPlace::Coming)
+    }
+
+    /// Whether jobs of other keys stand in front of it that have no room.
+    pub(super) fn is_behind_others(&self) -> bool {
+        matches!(self, JobPlace::Subqueue(_, WhichHead::Others(_)))
+    }
+
+    /// What is said of the job, where this is what is said of its queue and its limits.
+    pub(super) fn cause(self, of_queue: Cause) -> Cause {
+        match self {
+            JobPlace::Out(cause) => cause,
+            JobPlace::Held | JobPlace::Coming => of_queue,
+            JobPlace::Subqueue(..) if of_queue.kind == &causes::QUEUE_PAUSED => of_queue,
+            JobPlace::Subqueue(queue, head) => {
+                let queue = format!("{queue:?}");
+                match head {
+                    WhichHead::Held => waits_behind(&causes::BEHIND_HEAD, &queue, of_queue),
+                    WhichHead::NotHere => waits_behind(&causes::IN_SUBQUEUE, &queue, of_queue),
+                    WhichHead::Others(there) => behind_others(&queue, &there),
+                }
+            }
+            JobPlace::Backend(state) => match &*state {
+                "available" | "pending" if of_queue.kind == &causes::QUEUE_PAUSED => of_queue,
+                "available" | "pending" => waits_behind(&causes::AT_BACKEND, "", of_queue),
+                "active" => Cause::new(&causes::ELSEWHERE, &[]),
+                _ => Cause::new(&causes::OTHER_STATE, &[("state", &state)]),
+            },
+        }
+    }
+}
+
+/// What is said of a job in whose subqueue jobs of other keys are held alone.
+fn behind_others(queue: &str, there: &ShownSubqueue) -> Cause {
+    let jobs = there.waiting;
+    let fewer = "wait until fewer wait there, or bound how many a tenant may have: `per_key` of the `[[queue]]`";
+    let (rest, todo) = if jobs == 0 && there.told_s.is_none() {
+        (
+            "the backend did not say yet how many wait there".to_owned(),
+            fewer,
+        )
+    } else if jobs > LOOKED_PAST as u64 {
+        let rest = format!("{jobs} jobs wait there, and up to {LOOKED_PAST} are looked past");
+        (rest, fewer)
+    } else if there.out_of_reach {
+        let rest = format!("{jobs} jobs wait there, and no more may be held to look past them");
+        (
+            rest,
+            "raise max in [hold], or let more of the keys in front start",
+        )
+    } else {
+        let rest = format!("{jobs} jobs wait there, and all of them are looked past");
+        (
+            rest,
+            "nothing: a worker that asks for the queue gets it past them",
+        )
+    };
+    let known: [(&str, &dyn Display); 3] = [("queue", &queue), ("rest", &rest), ("do", &todo)];
+    Cause::new(&causes::BEHIND_OTHERS, &known)
+}
+
+/// What is said of a job that nobody has claimed. That its limits leave room is not all that it waits for.
+fn waits_behind(kind: &'static CauseKind, queue: &str, of_queue: Cause) -> Cause {
+    let rest = match of_queue.kind == &causes::OPEN {
+        true => Cause::new(&causes::UNSEEN, &[]),
+        false => of_queue,
+    };
+    let known: [(&str, &dyn Display); 3] = [
+        ("queue", &queue),
+        ("rest", &rest.why()),
+        ("do", &rest.advice()),
+    ];
+    Cause::new(kind, &known).until(rest.until)
+}
+
+/// A worker has the job.
+pub(super) fn out(row: &Row, since: Timestamp, due: Due) -> JobPlace {
+    let worker = row.claimed.worker.as_deref();
+    let worker = worker.map(|worker| format!("worker {worker:?}"));
+    let worker = worker.unwrap_or_else(|| "a worker that did not say its name".into());
+    let (since, until) = (rfc3339(since), rfc3339(due.at()));
+    let known: [(&str, &dyn Display); 3] =
+        [("worker", &worker), ("since", &since), ("until", &until)];
+    JobPlace::Out(Cause::new(&causes::RUNS, &known))
+}
+
+/// A limit as it is shown: its numbers as `GET /ojs/v1/rate-limits/KEY` shows them, and which of these rows, those
+/// of the jobs that have its slots.
+pub(super) fn limit_facts<'a>(
+    Applied { view, cause, .. }: &Applied,
+    rows: impl Iterator<Item = &'a Row>,
+) -> Value {
+    let limited = &view.limited;
+    let slots = rows.take(SHOWN).map(|row| {
+        json!({
+            "job": row.claimed.job,
+            "egress": row.claimed.egress(),
+            "worker": row.claimed.worker,
+            "queue": row.claimed.queue,
+            "since": row.started.map(rfc3339),
+            "by_sibling": !row.ours,
+            "cost": row.claimed.limited.iter().find(|one| one.shares_key(limited)).map(|one| one.cost.pays),
+        })
+    });
+    json!({
+        "policy": limited.policy,
+        "cause": cause.as_ref().map(Cause::to_json),
+        "state": serde_json::from_str::<Value>(&view.to_json()).unwrap_or_default(),
+        "slots": slots.collect::<Vec<_>>(),
+    })
+}
+
+/// The groups that share a limit and have held jobs, each with what its next one costs and how many they are, in the
+/// order of their turns.
+pub(super) fn group_facts(one: &Applied, groups: Vec<(Share, Cost, usize)>) -> Vec<Value> {
+    let shares = one.view.state.shares();
+    let mut groups: Vec<_> = (groups.into_iter())
+        .map(|(share, cost, held)| {
+            let served = shares.map_or(0, |shares| shares.of(&share.group));
+            (served.saturating_add(share.price(&cost)), share, held)
+        })
+        .collect();
+    groups.sort_by(|a, b| (a.0, &a.1.group).cmp(&(b.0, &b.1.group)));
+    let groups = groups.into_iter().take(SHOWN);
+    groups
+        .map(|(_, share, held)| json!({"group": share.group, "weight": share.weight, "held": held}))
+        .collect()
+}

@@ -1,0 +1,327 @@
+//! Finds the causes that hold now: those of the whole sidecar, of one limit, and of one queue. No job is claimed for
+//! it, and nothing is changed.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::desk::Sidecar;
+use crate::desk::causes::{self, Cause, named, quoted};
+use crate::inquiry::in_force;
+use crate::inquiry::lookahead::{FullLookahead, hides_others};
+use crate::inquiry::shape::{LimitView, rfc3339};
+use crate::limit::{Limited, Refusal, Space, Strategy, Timestamp};
+use crate::store::Override;
+use crate::store::guard::{LostMode, OnStoreError};
+use crate::wire::ojs::shell_word;
+
+/// Workers that have asked for nothing for so long are told of.
+const SILENT: Duration = Duration::from_secs(10);
+
+/// What is wrong with the sidecar as a whole. What keeps every job from starting stands first.
+pub(in crate::show) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
+    let mut found = Vec::new();
+    if sidecar.readiness.word() == "starting" {
+        found.push(Cause::new(&causes::STARTING, &[]));
+    }
+    if sidecar.tasks.draining.is_cancelled() || sidecar.readiness.word() == "draining" {
+        found.push(Cause::new(&causes::DRAINING, &[]));
+    }
+    let refused = StatusCode::from_u16(sidecar.fetching.refused.load(Ordering::Relaxed));
+    if sidecar.tasks.threads.backend_is_away() {
+        found.push(Cause::new(&causes::BACKEND_AWAY, &[]));
+    } else if let Ok(status) = refused {
+        found.push(Cause::new(&causes::BACKEND_REFUSES, &[("status", &status)]));
+    }
+    if sidecar.store.is_lost() {
+        let error = store_error(sidecar);
+        found.push(Cause::new(&causes::STORE_LOST, &[("error", &error)]));
+    }
+    let ways = sidecar.calling.away().into_iter();
+    for (egress, _) in ways.filter(|(_, is_away)| *is_away) {
+        let egress = quoted(&egress);
+        found.push(Cause::new(&causes::SERVICE_AWAY, &[("egress", &egress)]));
+    }
+    let file = &sidecar.file;
+    if !file.is_in_force() {
+        let path = shell_word(file.path().map_or("", |path| path));
+        let since = rfc3339(file.since());
+        let known: [(&str, &dyn Display); 2] = [("file", &path), ("since", &since)];
+        found.push(Cause::new(&causes::FILE_REFUSED, &known));
+    }
+    if sidecar.keeper.unshared.load(Ordering::Relaxed) > 0 {
+        found.push(Cause::new(&causes::UNSHARED, &[]));
+    }
+    found.extend(sidecar.keeper.evaded.causes());
+    found
+}
+
+/// Whether a cause keeps every job from starting, whatever its limits.
+pub(in crate::show) fn stops_all(cause: &Cause) -> bool {
+    let all = [
+        &causes::STARTING,
+        &causes::DRAINING,
+        &causes::BACKEND_AWAY,
+        &causes::BACKEND_REFUSES,
+    ];
+    all.contains(&cause.kind)
+}
+
+/// Why a limit lets this job not start, or the next one; and its refusal, where the limit itself refuses.
+pub(in crate::show) async fn of_limit(
+    sidecar: &Sidecar,
+    view: &LimitView,
+    job: &str,
+) -> (Option<Refusal>, Option<Cause>) {
+    let limited = &view.limited;
+    let lost = sidecar.store.lost_mode(limited);
+    let by_mode = match &lost {
+        None | Some(LostMode::As(OnStoreError::Share)) => None,
+        Some(LostMode::As(OnStoreError::Open)) => return (None, None),
+        Some(LostMode::As(OnStoreError::Closed)) => Some(&causes::STORE_CLOSED),
+        Some(LostMode::NeverThere) => Some(&causes::STORE_NEVER),
+    };
+    let what = named(limited.space, &view.name);
+    let of_store = |kind| {
+        let part = store_part(sidecar, view);
+        let error = store_error(sidecar);
+        Cause::new(kind, &[("what", &what), ("part", &part), ("error", &error)])
+    };
+    if let Some(kind) = by_mode {
+        return (None, Some(of_store(kind)));
+    }
+    let pays = if job.is_empty() {
+        1
+    } else {
+        limited.cost.pays.get()
+    };
+    if let Some(refusal) = view.refused(job, pays) {
+        let cause = of_refusal(view, &refusal);
+        return (Some(refusal), Some(cause));
+    }
+    if lost.is_none() {
+        return (None, None);
+    }
+    let cause = match sidecar.store.room(std::slice::from_ref(limited)).await {
+        Ok(room) if room.starts > 0 => None,
+        Ok(room) => Some(of_store(&causes::STORE_SHARE).until(room.at.filter(|_| !room.slot))),
+        Err(_) => Some(of_store(&causes::STORE_SHARE)),
+    };
+    (None, cause)
+}
+
+/// The store's last error, as a sentence has it at its end.
+fn store_error(sidecar: &Sidecar) -> String {
+    match sidecar.store.lost_by() {
+        error if error.is_empty() => error,
+        error => format!(" ({error})"),
+    }
+}
+
+/// How much of a limit is this sidecar's while the store does not answer.
+fn store_part(sidecar: &Sidecar, view: &LimitView) -> String {
+    let limited = &view.limited;
+    let Some((part, parts)) = sidecar.store.part_of(limited) else {
+        return String::new();
+    };
+    match (part.concurrency, limited.limits.concurrency) {
+        (Some(slots), Some(all)) if view.usage.active >= slots => {
+            format!(": {slots} of {all} slots, those that it had when the store went")
+        }
+        _ => format!(": one of {parts} parts"),
+    }
+}
+
+/// What a limit that refuses has used up, and what helps.
+fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
+    let limited = &view.limited;
+    let slots = limited.limits.concurrency.unwrap_or(0);
+    let set = view.set.as_deref().filter(|set| is_binding(set, refusal));
+    let kind = match refusal.strategy {
+        Strategy::Concurrency if slots == 0 && set.is_some() => &causes::PAUSED,
+        Strategy::Concurrency if slots == 0 => &causes::NO_SLOTS,
+        Strategy::Concurrency => &causes::SLOTS,
+        Strategy::Rate if refusal.current < refusal.limit => &causes::COST,
+        Strategy::Rate => &causes::RATE,
+        Strategy::Throttle => &causes::SPACING,
+        Strategy::Shut => &causes::SHUT,
+        Strategy::Line => &causes::LINE,
+    };
+    let name = match limited.space {
+        Space::Job => shell_word(&view.name),
+        Space::Queue => shell_word(&format!("_queue:{}", view.name)),
+    };
+    let pays = limited.cost.pays.get();
+    let needs = match pays {
+        1 => String::new(),
+        _ => format!(", and the job costs {pays}"),
+    };
+    let until = refusal.at.map(rfc3339).unwrap_or_default();
+    let next = refusal.at.filter(|_| !refusal.slot);
+    let known: [(&str, &dyn Display); 10] = [
+        ("what", &named(limited.space, &view.name)),
+        ("name", &name),
+        ("taken", &view.usage.active),
+        ("slots", &slots),
+        ("used", &refusal.current),
+        ("limit", &refusal.limit),
+        ("needs", &needs),
+        ("until", &until),
+        ("set", &set.map(set_by_hand).unwrap_or_default()),
+        ("raise", &raise(limited, set, refusal.strategy, &name)),
+    ];
+    Cause::new(kind, &known).until(next)
+}
+
+/// Whether the number that refuses was set by hand.
+fn is_binding(set: &Override, refusal: &Refusal) -> bool {
+    match refusal.strategy {
+        Strategy::Concurrency => set.limits.concurrency == Some(refusal.limit),
+        Strategy::Rate | Strategy::Line => {
+            let mut rates = set.limits.rates.iter();
+            rates.any(|rate| rate.limit.get() == refusal.limit)
+        }
+        Strategy::Throttle => set.limits.throttle.is_some(),
+        Strategy::Shut => false,
+    }
+}
+
+/// Who set a limit, why, and until when.
+fn set_by_hand(set: &Override) -> String {
+    let told = [("by", &set.by), ("because", &set.reason)].into_iter();
+    let told = told.filter_map(|(word, text)| Some(format!(" {word} {:?}", text.as_ref()?)));
+    let until = match set.expires_at {
+        Some(at) => format!(" until {}", rfc3339(at)),
+        None => " until somebody takes it away".to_owned(),
+    };
+    format!("; set by hand{}{until}", told.collect::<String>())
+}
+
+/// How more may start under a limit.
+fn raise(limited: &Limited, set: Option<&Override>, strategy: Strategy, name: &str) -> String {
+    if set.is_some() {
+        return format!("take away what was set by hand: `ojs-throttle clear {name}`");
+    }
+    let place = match &*limited.policy {
+        "job" => "raise the limit that the jobs bring",
+        _ => "raise the limit in the file",
+    };
+    // By hand a [[queue]] of the file is only made stricter.
+    if limited.space == Space::Queue {
+        return place.to_owned();
+    }
+    let option = match strategy {
+        Strategy::Concurrency => "--concurrency N",
+        Strategy::Throttle => "--throttle N/1s",
+        Strategy::Rate | Strategy::Line | Strategy::Shut => "--rate N/1m",
+    };
+    format!("{place}, or for a while: `ojs-throttle limit {name} {option} --for 1h`")
+}
+
+/// The queue is paused at the backend.
+pub(super) fn paused(queue: &str) -> Cause {
+    Cause::new(&causes::QUEUE_PAUSED, &[("queue", &quoted(queue))])
+}
+
+/// What is known of a queue beside its limits, first what weighs most.
+pub(crate) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
+    let mut found = Vec::new();
+    let fetching = &sidecar.fetching;
+    if fetching.paused.has(queue) || fetching.backlogs.is_paused(queue) {
+        found.push(paused(queue));
+    }
+    if hides_others(sidecar, queue) {
+        found.extend(FullLookahead::of(sidecar, queue).map(|full| full.cause()));
+    }
+    found.extend(out_of_reach(sidecar, queue));
+    let name = quoted(queue);
+    let waits = !is_empty(sidecar, queue);
+    let lanes = sidecar.hold.by_credentials(queue);
+    let silence = lanes.iter().map(|(_, asked)| *asked).min();
+    if waits && fetches_are_seen(sidecar, queue) && silence.is_none_or(|since| since >= SILENT) {
+        let lately = match silence {
+            Some(since) => format!(" for {} s", since.as_secs()),
+            None => " lately".to_owned(),
+        };
+        let known: [(&str, &dyn Display); 2] = [("queue", &name), ("lately", &lately)];
+        found.push(Cause::new(&causes::NOBODY_ASKS, &known));
+    }
+    for (jobs, fetched) in lanes {
+        if fetched >= SILENT && jobs > 0 {
+            let seconds = fetched.as_secs();
+            let known: [(&str, &dyn Display); 2] = [("jobs", &jobs), ("seconds", &seconds)];
+            found.push(Cause::new(&causes::CREDENTIALS, &known));
+        }
+    }
+    let level = sidecar.admit.pressure.level(queue);
+    if let Some(level) = level.filter(|level| level.pressure() >= 1.0) {
+        let over = level.max_depth.filter(|most| level.depth > *most);
+        let over = over.map_or_else(String::new, |most| {
+            let depth = level.depth;
+            format!("; {depth} jobs wait where {most} may: do producers go around the sidecar?")
+        });
+        let known: [(&str, &dyn Display); 2] = [("queue", &name), ("over", &over)];
+        found.push(Cause::new(&causes::QUEUE_FULL, &known));
+    }
+    found
+}
+
+/// Jobs in subqueues of a queue wait behind those of other keys, and are not looked for.
+pub(crate) fn out_of_reach(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
+    let mut out = sidecar.shown_subqueues(queue);
+    out.retain(|one| one.out_of_reach);
+    let jobs: u64 = out.iter().map(|one| one.waiting).sum();
+    let (queue, names) = (quoted(queue), out.len());
+    let known: [(&str, &dyn Display); 3] = [("queue", &queue), ("names", &names), ("jobs", &jobs)];
+    (names > 0).then(|| Cause::new(&causes::OUT_OF_REACH, &known))
+}
+
+/// What keeps each of these queues, where something does.
+pub(in crate::show) fn of_all_queues(sidecar: &Sidecar, queues: &[Arc<str>]) -> Vec<Cause> {
+    let of_each = queues.iter().map(|queue| {
+        let mut causes = of_queue(sidecar, queue).into_iter();
+        causes.find(|one| !one.lets_start())
+    });
+    let of_each: Option<Vec<Cause>> = of_each.collect();
+    of_each.unwrap_or_default()
+}
+
+/// The queue has no job that can be fetched, as far as the backend says; `None`: it has, or nobody knows.
+pub(super) fn no_jobs(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
+    is_empty(sidecar, queue).then(|| Cause::new(&causes::NO_JOBS, &[("queue", &quoted(queue))]))
+}
+
+/// Whether no job of a queue waits anywhere, as far as is known.
+fn is_empty(sidecar: &Sidecar, queue: &str) -> bool {
+    sidecar.fetching.backlogs.available(queue) == Some(0)
+        && sidecar.subqueues.waiting(queue).available == 0
+        && sidecar.subqueues.untold(queue) == 0
+        && sidecar.hold.of_queue(queue).0 == 0
+}
+
+/// Whether FETCHes of the queue are looked at. Those of a queue without limits pass unread.
+fn fetches_are_seen(sidecar: &Sidecar, queue: &str) -> bool {
+    !sidecar.live().policies.gate(queue).open()
+        || in_force::set_for_queue(sidecar, queue).is_some()
+        || sidecar.fetching.is_limited(queue)
+}
+
+/// Which of two causes lets go later: who waits for a slot, or for something else without a time, waits longest.
+pub(super) fn lets_go(cause: &Cause) -> (bool, Option<Timestamp>) {
+    (cause.until.is_none(), cause.until)
+}
+
+/// Nothing that is known keeps a job from starting.
+pub(super) fn open(has_no_limit: bool, may_have_keys: bool) -> Cause {
+    let but = match may_have_keys {
+        true => " to all jobs of the queue; single jobs may have keys",
+        false => "",
+    };
+    match has_no_limit {
+        true => Cause::new(&causes::NO_LIMIT, &[("but", &but)]),
+        false => Cause::new(&causes::OPEN, &[]),
+    }
+}

@@ -1,0 +1,105 @@
+//! Jobs that run far longer than those of their key did before: their workers may hang. One that sends heartbeats keeps
+//! its slot for ever, so no run time says when that is free.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::time::Duration;
+
+use crate::desk::Sidecar;
+use crate::desk::causes::{self, Cause, named, quoted};
+use crate::inquiry::shape::LimitView;
+use crate::limit::{Refusal, Strategy};
+use crate::store::Row;
+
+/// With fewer run times nothing is said.
+const LEAST: usize = 20;
+/// Who runs so many times as long as the longest of the last may hang.
+const TIMES: u32 = 3;
+/// Who runs for less than that does not.
+const SOONEST: Duration = Duration::from_secs(5);
+/// So many workers are named.
+const NAMED: usize = 5;
+
+/// The jobs of a key of which the run times say that their workers may hang.
+pub(crate) struct Hung {
+    jobs: usize,
+    /// How many slots of the key they have.
+    pub(super) slots: u32,
+    /// For how long the last of them has run.
+    age: Duration,
+    /// From which age on a job is one of them.
+    limit: Duration,
+    /// How long half of the last jobs ran at most.
+    usual: Duration,
+    workers: BTreeSet<String>,
+    /// The key, as a sentence names it.
+    what: String,
+}
+
+impl Hung {
+    /// Whether such jobs may be why this is refused.
+    pub(in crate::show) fn may_keep(refusal: &Refusal) -> bool {
+        refusal.strategy == Strategy::Concurrency && refusal.limit > 0
+    }
+
+    /// Looks at the jobs that have a slot of a key. `None`: none of them runs longer than may be.
+    pub(crate) fn among(sidecar: &Sidecar, view: &LimitView, rows: &[Row]) -> Option<Hung> {
+        let limited = &view.limited;
+        let mut runs = sidecar.settle.runs.of(limited.space, &limited.key);
+        runs.sort_unstable();
+        let mut hung = Hung {
+            jobs: 0,
+            slots: 0,
+            age: Duration::MAX,
+            limit: SOONEST.max(runs.last()?.saturating_mul(TIMES)),
+            usual: *runs.get(runs.len() / 2)?,
+            workers: BTreeSet::new(),
+            what: named(limited.space, &view.name),
+        };
+        for row in rows {
+            let mut limits = row.claimed.limited.iter();
+            let one = limits.find(|one| one.shares_key(limited));
+            let Some((one, since)) = one.zip(row.started) else {
+                continue;
+            };
+            let age = Duration::from_micros(view.now.since(since));
+            if hung.has(age) {
+                hung.jobs += 1;
+                hung.slots = hung.slots.saturating_add(one.cost.pays.get());
+                hung.age = hung.age.min(age);
+                let of_job = || format!("that of {}", row.claimed.job);
+                let worker = row.claimed.worker.as_deref();
+                hung.workers.insert(worker.map_or_else(of_job, quoted));
+            }
+        }
+        (runs.len() >= LEAST && hung.jobs > 0).then_some(hung)
+    }
+
+    /// Whether a job of this age is one of them.
+    pub(super) fn has(&self, age: Duration) -> bool {
+        age > self.limit
+    }
+
+    /// What is said in place of that the slots are taken.
+    pub(crate) fn cause(&self) -> Cause {
+        let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+        let known: [(&str, &dyn Display); 5] = [
+            ("jobs", &self.jobs),
+            ("age", &seconds(self.age)),
+            ("usual", &seconds(self.usual)),
+            ("workers", &self.workers()),
+            ("what", &self.what),
+        ];
+        Cause::new(&causes::HUNG, &known)
+    }
+
+    /// Their workers by name.
+    pub(super) fn workers(&self) -> String {
+        let names = self.workers.iter().take(NAMED);
+        let names = names.map(String::as_str).collect::<Vec<_>>().join(" and ");
+        match self.workers.len().saturating_sub(NAMED) {
+            0 => names,
+            others => format!("{names} and {others} more"),
+        }
+    }
+}
