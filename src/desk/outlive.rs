@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::answers::load::Threads;
+use crate::wire::boxed;
 
 /// What is under way: in the threads, and beside the requests that are answered, by who waits for its end.
 #[derive(Default, Debug)]
@@ -36,7 +37,7 @@ impl Tasks {
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
-        self.own.spawn(work.in_current_span())
+        self.own.spawn(boxed::work(work).in_current_span())
     }
 }
 

@@ -16,6 +16,7 @@ use crate::desk::{Proxy, Sidecar, micros};
 use crate::limit::Timestamp;
 use crate::store::{Change, Claimed, Due, End, Gen, LedgerExt, Row};
 use crate::told::metrics::Counted;
+use crate::wire::boxed;
 
 /// So many questions are on their way at once.
 const AT_ONCE: usize = 32;
@@ -126,7 +127,7 @@ async fn ask_round(proxy: &Proxy, rows: Vec<Row>, slots: &mut ByClaim, said: &On
             && begun.elapsed() < ROUND
             && let Some(row) = rows.next()
         {
-            questions.spawn(asked_about(proxy.clone(), row));
+            questions.spawn(boxed::work(asked_about(proxy.clone(), row)));
         }
         let Some(answered) = questions.join_next().await else {
             break;

@@ -17,6 +17,7 @@ use crate::hold;
 use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::store::{Claimed, LedgerExt};
+use crate::wire::boxed;
 use crate::wire::ojs::REPLY_DEPTH;
 
 /// So many jobs are looked up at once.
@@ -132,7 +133,7 @@ pub(crate) async fn confirm(
                 let active = still_active(&proxy, scope, &job, attempt).await;
                 (nth, active)
             };
-            looks.spawn(look.in_current_span());
+            looks.spawn(boxed::work(look).in_current_span());
         }
         let Some(looked) = looks.join_next().await else {
             return words;

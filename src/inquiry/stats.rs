@@ -16,6 +16,7 @@ use crate::hold::Lane;
 use crate::json::{Json, Kind};
 use crate::policy::subqueue::Subqueue;
 use crate::subqueues::{BesideWaiting, ToldNumbers};
+use crate::wire::boxed;
 use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Reply;
 use http::StatusCode;
@@ -167,7 +168,8 @@ async fn ask_stats_of_some(
             && let Some(subqueue) = names.next()
         {
             let (proxy, queue) = (proxy.clone(), Arc::clone(&queue));
-            asking.spawn(async move { ask_about(&proxy, &queue, subqueue, scope).await });
+            let about = async move { ask_about(&proxy, &queue, subqueue, scope).await };
+            asking.spawn(boxed::work(about));
         }
         let Some(of_one) = asking.join_next().await else {
             return told;

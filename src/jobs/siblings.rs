@@ -17,6 +17,7 @@ use crate::inquiry::job::{self, ClaimOrigin, Shown};
 use crate::inquiry::prove::{self, attempt_since};
 use crate::store::{Change, Claimed, Gen, KnownRow, LedgerExt, Place, Row, StoreError, Wake};
 use crate::told::metrics::Counted;
+use crate::wire::boxed;
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
@@ -83,7 +84,9 @@ async fn read_pauses(proxy: &Proxy) {
             && let Some(queue) = queues.next()
         {
             let sidecar = Arc::clone(&proxy.sidecar);
-            questions.spawn(async move { read_pause(&sidecar, &queue).await });
+            questions.spawn(boxed::work(
+                async move { read_pause(&sidecar, &queue).await },
+            ));
         }
         if questions.join_next().await.is_none() {
             return;

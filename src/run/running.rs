@@ -27,6 +27,7 @@ use crate::server;
 use crate::show::state::SidecarFacts;
 use crate::tls::ClientFiles;
 use crate::told::metrics::Metrics;
+use crate::wire::boxed;
 use crate::wire::upstream::{self, Target, Upstream};
 
 /// How long connections may take to end after the drain.
@@ -219,42 +220,51 @@ impl Running {
         let metrics = self.metrics;
         let pages = Admin::new(proxy.clone(), metrics.clone(), facts);
         let mut tasks = JoinSet::new();
-        tasks.spawn(server::serve(
+        let closing = || self.closing.clone();
+        tasks.spawn(boxed::work(server::serve(
             self.admin,
             pages,
             limits,
-            self.closing.clone(),
-        ));
+            closing(),
+        )));
         // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
         // A backend that does not answer yet is asked again at each limited FETCH.
         tokio::select! {
             _asked_later = adopt::ensure_learnt(&proxy) => {}
             () = stop.heard() => {}
         }
-        tasks.spawn(server::serve(
+        tasks.spawn(boxed::work(server::serve(
             self.data,
             proxy.clone(),
             limits,
-            self.closing.clone(),
-        ));
+            closing(),
+        )));
         for (listener, egress) in self.egress {
-            let (limits, closing) = (call_limits(limits), self.closing.clone());
-            tasks.spawn(server::serve(listener, egress, limits, closing));
+            let limits = call_limits(limits);
+            tasks.spawn(boxed::work(server::serve(
+                listener,
+                egress,
+                limits,
+                closing(),
+            )));
         }
-        tasks.spawn({
-            let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
-            async move { sweep::attend(&proxy, sweeping).await }
-        });
+        let (attending, until) = (proxy.clone(), sweeping.clone());
+        tasks.spawn(boxed::work(async move {
+            sweep::attend(&attending, until).await
+        }));
         if let Some(file) = self.following {
-            tasks.spawn(file.follow(sweeping.clone()));
+            tasks.spawn(boxed::work(file.follow(sweeping.clone())));
         }
         let stopped = sweeping.clone();
         // Keeps histograms from growing with every sample.
-        tasks.spawn(async move {
+        tasks.spawn(boxed::work(async move {
             let _stopped = stopped.run_until_cancelled(metrics.keep_up()).await;
-        });
+        }));
         self.sidecar.readiness().ready();
-        tasks.spawn(say_ready(Arc::clone(&self.sidecar), sweeping.clone()));
+        tasks.spawn(boxed::work(say_ready(
+            Arc::clone(&self.sidecar),
+            sweeping.clone(),
+        )));
         let ended = tokio::select! {
             () = stop.heard() => Ok(()),
             broken = broken(&mut tasks) => Err(broken),
@@ -420,7 +430,9 @@ impl Thread {
         for (addr, egress) in self.egress {
             let listener = self.net.bind_shared(addr).await?;
             let (limits, closing) = (call_limits(self.limits), self.closing.clone());
-            calls.spawn(server::serve(listener, egress, limits, closing));
+            calls.spawn(boxed::work(server::serve(
+                listener, egress, limits, closing,
+            )));
         }
         let served = async {
             server::serve(listener, proxy, self.limits, self.closing).await;

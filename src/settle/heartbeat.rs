@@ -25,7 +25,7 @@ use crate::inquiry::{calls, rows};
 use crate::json::{Json, Kind, Member, Splice, quote};
 use crate::store::{Change, KnownRow, LedgerExt, Row};
 use crate::told::metrics::Counted;
-use crate::wire::boxed::boxed;
+use crate::wire::boxed::{self, boxed};
 use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::tick;
 use crate::wire::upstream::{Call, Reply};
@@ -134,7 +134,7 @@ async fn beat_all(
             let _place = places.acquire().await;
             beat_for(&proxy, scope, &extension, &group).await
         };
-        beats.spawn(beat.in_current_span());
+        beats.spawn(boxed::work(beat).in_current_span());
     }
     let claimants = match split.own_rows.is_empty() {
         true => split.claimants,

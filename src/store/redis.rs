@@ -67,7 +67,11 @@ impl RedisStore {
     ///
     /// # Errors
     /// It is not reachable, too old, lacks rights, or has something else under our keys.
-    pub async fn check(&self) -> Result<(), StoreError> {
+    pub fn check(&self) -> Answer<'_, ()> {
+        Answer::later(self.check_server())
+    }
+
+    async fn check_server(&self) -> Result<(), StoreError> {
         // It may be forbidden, and that alone is no error.
         let oldest = self.info("server").await;
         if let Some((name, (major, minor))) = oldest.as_ref().and_then(info::oldest)

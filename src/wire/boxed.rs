@@ -1,4 +1,4 @@
-//! Futures that are made where they will live.
+//! Futures in boxes.
 
 use std::pin::Pin;
 
@@ -8,6 +8,14 @@ use std::pin::Pin;
 /// kilobytes, mostly empty. Here the place comes first, and only the future's arguments are written to it.
 pub fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     Box::into_pin(Box::write(Box::new_uninit(), make()))
+}
+
+/// Boxes work of whatever kind. Where a task is begun, the runtime is compiled for each type of future, some thousand
+/// lines: in a box all of them are one type. What is awaited in another crate is compiled in its own.
+pub fn work<'a, T>(
+    work: impl Future<Output = T> + Send + 'a,
+) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
+    Box::pin(work)
 }
 
 #[cfg(test)]

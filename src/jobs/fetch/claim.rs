@@ -19,6 +19,7 @@ use crate::inquiry::waiting;
 use crate::policy::subqueue::Subqueue;
 use crate::store::LedgerExt;
 use crate::subqueues::{Asks, SubqueueAsk};
+use crate::wire::boxed;
 use crate::wire::tick;
 
 /// Claims that are made at once where each must be for one job, under an id of its own.
@@ -80,7 +81,7 @@ impl Claim {
             }
             tell.send_replace(Some(end));
         };
-        let _task = tasks.spawn(work.in_current_span());
+        let _task = tasks.spawn(boxed::work(work).in_current_span());
         task
     }
 
@@ -95,7 +96,8 @@ impl Claim {
         let (claim, mut asking) = (Arc::new(self), JoinSet::new());
         for _ in 0..claim.jobs {
             let claim = Arc::clone(&claim);
-            asking.spawn(async move { claim.ask(1, None).await }.in_current_span());
+            let work = boxed::work(async move { claim.ask(1, None).await });
+            asking.spawn(work.in_current_span());
         }
         let mut all = ClaimEnd::Jobs { short: false };
         while let Some(end) = asking.join_next().await {
@@ -124,7 +126,7 @@ impl Claim {
                 let jobs = if claim.is_alone() { 1 } else { ask.jobs };
                 claim.ask(jobs, Some(&ask)).await
             };
-            asking.spawn(work.in_current_span());
+            asking.spawn(boxed::work(work).in_current_span());
         }
         let mut all = ClaimEnd::Jobs { short: true };
         while let Some(end) = asking.join_next().await {

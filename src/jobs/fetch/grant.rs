@@ -24,7 +24,7 @@ use crate::jobs::sweep::keep;
 use crate::limit::{Limited, OnLimit, Refusal, Timestamp, is_priced};
 use crate::store::{Claimed, LedgerExt, Verdict};
 use crate::told::metrics::StartKind;
-use crate::wire::boxed::boxed;
+use crate::wire::boxed::{self, boxed};
 use crate::wire::{tick, traces};
 
 /// Microseconds until a job is asked for again when the backend or the store had no word for it.
@@ -345,7 +345,7 @@ impl Proxy {
                     keep::follow_out(&proxy, extension.lasts, all.skip(asked));
                     (words, jobs)
                 };
-                asking.spawn(proof.in_current_span());
+                asking.spawn(boxed::work(proof).in_current_span());
             }
             match asking.join_next().await {
                 Some(Ok((words, jobs))) => {

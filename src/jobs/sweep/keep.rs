@@ -17,6 +17,7 @@ use crate::desk::Proxy;
 use crate::hold::is_late;
 use crate::inquiry::prove::{self, Extension, Named, Word};
 use crate::store::{Claimed, LedgerExt};
+use crate::wire::boxed;
 
 /// Jobs in one heartbeat. While one is made or its answer read, FETCHes wait, here and in most backends: of ten thousand
 /// held jobs each would wait for milliseconds if these were all in a few.
@@ -251,7 +252,8 @@ async fn give_whole(proxy: &Proxy, lasts: Duration, jobs: Vec<Arc<str>>) {
     for ((scope, extension), jobs) in short {
         let proxy = proxy.clone();
         // Whoever has them looks after them from here on: nothing is asked about those that it does not name.
-        beats.spawn(async move { drop(prove::confirm(&proxy, scope, &extension, &jobs, 0).await) });
+        let beat = async move { drop(prove::confirm(&proxy, scope, &extension, &jobs, 0).await) };
+        beats.spawn(boxed::work(beat));
     }
     while beats.join_next().await.is_some() {}
 }

@@ -12,6 +12,7 @@ use crate::bounds::{Bounds, OverflowStrategy};
 use crate::desk::Proxy;
 use crate::desk::paused::read_paused;
 use crate::inquiry::calls;
+use crate::wire::boxed;
 
 /// How long a pause is taken for granted before the backend is asked whether it still stands.
 const PAUSED_FOR: Duration = Duration::from_secs(5);
@@ -41,7 +42,7 @@ async fn ask_paused_round(proxy: &Proxy) {
         while questions.len() < AT_ONCE
             && let Some((queue, since)) = due.next()
         {
-            questions.spawn(ask_whether_paused(proxy.clone(), queue, since));
+            questions.spawn(boxed::work(ask_whether_paused(proxy.clone(), queue, since)));
         }
         if questions.join_next().await.is_none() {
             return;

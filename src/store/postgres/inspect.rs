@@ -1,5 +1,7 @@
 //! What can be said of the server without changing anything there.
 
+use std::pin::Pin;
+
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
@@ -22,7 +24,15 @@ const RIGHTS: &str = "SELECT CASE WHEN to_regnamespace($1) IS NULL
 ///
 /// # Errors
 /// It is not reachable, too old, a standby, lacks rights, or has something else in our schema.
-pub async fn inspect(
+pub fn inspect<'a>(
+    config: &'a PostgresConfig,
+    clock: &'a Clock,
+    calls: usize,
+) -> Pin<Box<dyn Future<Output = Result<Inspection, StoreError>> + 'a>> {
+    Box::pin(inspect_server(config, clock, calls))
+}
+
+async fn inspect_server(
     config: &PostgresConfig,
     clock: &Clock,
     calls: usize,

@@ -1,5 +1,7 @@
 //! What can be said of the server without changing data there.
 
+use std::pin::Pin;
+
 use redis::{Cmd, Value, cmd};
 
 use super::info::{OLDEST, eviction, oldest};
@@ -14,7 +16,14 @@ impl RedisStore {
     ///
     /// # Errors
     /// It is not reachable, lacks rights, or has something else under our keys.
-    pub async fn inspect(&self, calls: usize) -> Result<Inspection, StoreError> {
+    pub fn inspect(
+        &self,
+        calls: usize,
+    ) -> Pin<Box<dyn Future<Output = Result<Inspection, StoreError>> + '_>> {
+        Box::pin(self.look_at_server(calls))
+    }
+
+    async fn look_at_server(&self, calls: usize) -> Result<Inspection, StoreError> {
         self.link.ready().await?;
         // First, as it says what is wrong with a server that answers.
         let own = &self.remote.clock.own;

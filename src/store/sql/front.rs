@@ -76,8 +76,8 @@ impl SqlStore {
     ///
     /// # Errors
     /// It is not reachable, too old, lacks rights, or has something else where our data would be.
-    pub async fn check(&self) -> Result<(), StoreError> {
-        self.announce(&[]).await
+    pub fn check(&self) -> Answer<'_, ()> {
+        self.announce(&[])
     }
 
     /// Whether the database can keep a name that a client has given: Postgres has no NUL, and an index has no room for

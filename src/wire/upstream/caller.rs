@@ -80,8 +80,8 @@ impl Upstream {
     ///
     /// # Errors
     /// There is none.
-    pub async fn reach(&self) -> Result<(), UpstreamError> {
-        self.0.connect().await.map(drop)
+    pub fn reach(&self) -> Pin<Box<dyn Future<Output = Result<(), UpstreamError>> + Send + '_>> {
+        boxed(|| async move { self.0.connect().await.map(drop) })
     }
 
     /// Calls this backend from another thread, with connections of its own.
@@ -261,17 +261,19 @@ impl Upstream {
     ///
     /// # Errors
     /// The backend gave no head of a reply, or the client's body broke off or stalled.
-    pub async fn send(
+    pub fn send(
         &self,
         request: Box<Request<RequestBody>>,
-    ) -> Result<Response<ReplyBody>, SendError> {
-        let answer = self.stream(request).await;
-        match &answer {
-            Ok(_) => self.note(None),
-            Err(SendError::Backend(error)) => self.note(Some(error)),
-            Err(SendError::Broken | SendError::Stalled(_)) => {}
-        }
-        answer
+    ) -> Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, SendError>> + Send + '_>> {
+        boxed(|| async move {
+            let answer = self.stream(request).await;
+            match &answer {
+                Ok(_) => self.note(None),
+                Err(SendError::Backend(error)) => self.note(Some(error)),
+                Err(SendError::Broken | SendError::Stalled(_)) => {}
+            }
+            answer
+        })
     }
 
     async fn stream(
