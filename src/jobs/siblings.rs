@@ -414,14 +414,16 @@ pub(crate) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
 pub(crate) async fn tell_paused(sidecar: &Sidecar, queue: &str) {
     // If the store is away, siblings hear it from the backend, which gives them no jobs.
     if sidecar.store.is_shared() {
-        drop(sidecar.store.pause(queue, true).await);
+        let (queue, paused) = (queue.into(), true);
+        drop(sidecar.store.set(Change::Paused { queue, paused }).await);
     }
 }
 
 /// Tells siblings that a queue is paused through us no longer.
 pub(crate) async fn tell_resumed(sidecar: &Sidecar, queue: &str) {
     if sidecar.store.is_shared() {
-        drop(sidecar.store.pause(queue, false).await);
+        let (queue, paused) = (queue.into(), false);
+        drop(sidecar.store.set(Change::Paused { queue, paused }).await);
     }
 }
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::bounds::ListenerBounds;
 use super::connection::connection;
 use super::requests::Listening;
-use super::watchdog::Flags;
+use super::watchdog::{Flags, TlsFiles};
 use ojs_answers::load::{Seldom, Service};
 use ojs_net::Listener;
 use ojs_tls::ListenerTls;
@@ -26,9 +26,9 @@ const LOOK: Duration = Duration::from_secs(5);
 const LAST_LOOK: u32 = 12;
 
 /// Ends the connections of clients whose certificates have ended, or are not trusted any more.
-async fn end_unwanted(tls: &ListenerTls, changed: bool, open: &mut HashMap<Id, OpenConnection>) {
+async fn end_unwanted(tls: &ListenerTls, files: TlsFiles, open: &mut HashMap<Id, OpenConnection>) {
     for (flags, task, unwanted) in open.values_mut() {
-        if !flags.may_stay(tls, changed) {
+        if !flags.may_stay(tls, files) {
             flags.drain();
             *unwanted += 1;
             if *unwanted > LAST_LOOK {
@@ -98,7 +98,11 @@ pub async fn serve<S: Service>(
             _ = looks.tick() => {
                 let tls = shared.service.tls();
                 if let Some(tls) = tls.as_ref().filter(|tls| tls.asks_clients()) {
-                    end_unwanted(tls, last_tls.as_ref() != Some(tls), &mut open).await;
+                    let files = match last_tls.as_ref() == Some(tls) {
+                        true => TlsFiles::AsBefore,
+                        false => TlsFiles::Changed,
+                    };
+                    end_unwanted(tls, files, &mut open).await;
                 }
                 last_tls = tls;
             }

@@ -16,6 +16,14 @@ use super::bounds::ListenerBounds;
 use ojs_tls::{self as tls, ListenerTls};
 use ojs_wire::tick;
 
+/// Which files of a listener's TLS count at a look at its clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TlsFiles {
+    AsBefore,
+    /// Others than at the last look: what clients have shown is judged anew.
+    Changed,
+}
+
 /// State that the parts of one connection share with its watchdog. All run in one task, so the atomics need no order.
 #[derive(Debug, Default)]
 pub(super) struct Flags {
@@ -162,13 +170,13 @@ impl Flags {
         *self.shown.lock() = Some((chain, 0));
     }
 
-    /// Whether the client may stay by what it has shown; `changed`: other files count than at the last look.
-    pub(super) fn may_stay(&self, tls: &ListenerTls, changed: bool) -> bool {
+    /// Whether the client may stay by what it has shown.
+    pub(super) fn may_stay(&self, tls: &ListenerTls, files: TlsFiles) -> bool {
         let mut shown = self.shown.lock();
         let Some((chain, until)) = shown.as_mut() else {
             return true;
         };
-        if changed || *until < tls::now() {
+        if files == TlsFiles::Changed || *until < tls::now() {
             *until = tls.admits(chain).unwrap_or(0);
         }
         *until > 0

@@ -147,12 +147,6 @@ pub trait LedgerExt: Ledger {
         })
     }
 
-    /// Keeps for all sidecars that a queue was paused or resumed through this one, and tells them.
-    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, bool> {
-        let queue = queue.into();
-        self.set(Change::Paused { queue, paused })
-    }
-
     /// Whether a queue was paused through some sidecar, and not resumed through one.
     fn is_paused<'a>(&'a self, queue: &'a str) -> Answer<'a, bool> {
         Answer::later(async move {

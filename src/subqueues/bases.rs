@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::book::{BesideWaiting, Moved, QuestionLeft, SubqueueBook, ToldNumbers};
+use super::book::{BesideWaiting, MayStart, Moved, QuestionLeft, SubqueueBook, ToldNumbers};
 use super::shown::ShownSubqueue;
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use ojs_bounds::Counts;
@@ -188,14 +188,14 @@ impl Subqueues {
         }
     }
 
-    /// The backend stored a job of a flow, or may have. `is_later`: it waits for a time.
-    pub fn stored(&self, queue: &str, flow: Flow, is_later: bool) {
+    /// The backend stored a job of a flow, or may have.
+    pub fn stored(&self, queue: &str, flow: Flow, may_start: MayStart) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
-            base.book.stored(flow, is_later);
+            base.book.stored(flow, may_start);
             base.moved
                 .entry(flow.subqueue)
                 .or_default()
-                .came(flow, is_later);
+                .came(flow, may_start);
             self.news.notify_one();
         }
     }

@@ -110,13 +110,22 @@ pub(super) struct Moved {
     pub(super) gone: u64,
 }
 
+/// When a job that was stored may start, as far as the job itself says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MayStart {
+    /// At once.
+    Now,
+    /// It names a time, and waits for it.
+    Later,
+}
+
 impl Moved {
-    /// A job came. `is_later`: it waits for a time.
-    pub(super) fn came(&mut self, flow: Flow, is_later: bool) {
+    /// A job came.
+    pub(super) fn came(&mut self, flow: Flow, may_start: MayStart) {
         self.whose = self.whose.and(Whose::One(flow.tag));
-        match is_later {
-            true => self.later += 1,
-            false => self.came += 1,
+        match may_start {
+            MayStart::Later => self.later += 1,
+            MayStart::Now => self.came += 1,
         }
     }
 
@@ -238,16 +247,16 @@ impl SubqueueBook {
         self.0.get_mut(subqueue.nth())
     }
 
-    /// A job was stored. `is_later`: it waits for a time.
-    pub(super) fn stored(&mut self, flow: Flow, is_later: bool) {
+    /// A job was stored.
+    pub(super) fn stored(&mut self, flow: Flow, may_start: MayStart) {
         let Some(entry) = self.get(flow.subqueue) else {
             return;
         };
         entry.note(Whose::One(flow.tag));
         entry.news_at = Some(Instant::now());
-        match is_later {
-            true => entry.later += 1,
-            false => {
+        match may_start {
+            MayStart::Later => entry.later += 1,
+            MayStart::Now => {
                 entry.came += 1;
                 entry.tag(Whose::One(flow.tag), 1);
             }

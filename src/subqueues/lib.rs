@@ -16,6 +16,6 @@ mod shown;
 mod turns;
 
 pub use bases::{ReadQueue, Subqueues, Writes};
-pub use book::{BesideWaiting, ToldNumbers};
+pub use book::{BesideWaiting, MayStart, ToldNumbers};
 pub use shown::{ShownSubqueue, SpreadOfQueue};
 pub use turns::{Asks, LOOKED_PAST, SubqueueAsk};

@@ -744,6 +744,7 @@ fn shared_window(limits: &Arc<[Limited]>) -> Option<(&Arc<[Limited]>, &Limited)>
 mod tests {
     use super::*;
     use crate::ToldNumbers;
+    use crate::book::MayStart;
     use ojs_limit::{Cost, Key, Limits, OnLimit, Space};
     use ojs_policy::subqueue::{COUNT, Flow, MOST};
 
@@ -922,13 +923,13 @@ mod tests {
         let mut book = empty_book();
         let head = Spread::default().tag_in(SEVEN, &limits("k"));
         for nth in 0..31 {
-            book.stored(flow(1), false);
+            book.stored(flow(1), MayStart::Now);
             assert_eq!(asked(&book, 1_024), Some(nth + 1), "another flow");
         }
         assert_eq!(asked(&book, 20), Some(20), "as many as there are places");
-        book.stored(flow(2), false);
+        book.stored(flow(2), MayStart::Now);
         assert_eq!(asked(&book, 1_024), Some(32));
-        book.stored(flow(2), false);
+        book.stored(flow(2), MayStart::Now);
         assert_eq!(asked(&book, 1_024), None, "out of reach");
         // They are gone at the backend; what nobody here was told of gets a quarter of the places.
         let left = book.asks(SEVEN).unwrap();
@@ -982,7 +983,7 @@ mod tests {
         let mut book = SubqueueBook::default();
         let mut stored = |subqueue: u16, tag| {
             let subqueue = Subqueue(subqueue);
-            book.stored(Flow { subqueue, tag }, false);
+            book.stored(Flow { subqueue, tag }, MayStart::Now);
         };
         for subqueue in 0..20 {
             stored(subqueue, 1);

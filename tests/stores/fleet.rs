@@ -697,7 +697,8 @@ pub async fn settings_made_over_http_are_told_to_all(rig: &Rig) {
 pub async fn a_paused_queue_is_heard_of(rig: &Rig) {
     let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     for paused in [true, false] {
-        a.pause("mail", paused).await.unwrap();
+        let queue = "mail".into();
+        a.set(Change::Paused { queue, paused }).await.unwrap();
         let queue = "mail".into();
         let told = Wake::Paused { queue, paused };
         heard(&*b, |wake| *wake == told).await;

@@ -12,7 +12,7 @@ use crate::limit::Limited;
 use crate::policy::job::{filed, meta_of};
 use crate::policy::subqueue::Flow;
 use crate::policy::{JobView, PolicySet};
-use crate::subqueues::Writes;
+use crate::subqueues::{MayStart, Writes};
 use crate::wire::upstream::Reply;
 
 /// A job that goes to a subqueue.
@@ -113,8 +113,11 @@ pub(super) fn mark(sidecar: &Sidecar, routed: &[Routed]) {
 pub(super) fn stored(sidecar: &Sidecar, routed: &[Routed], reply: Option<&Reply>) {
     let may_be_later = reply.is_some_and(passing::may_wait);
     for one in routed {
-        let is_later = may_be_later && one.is_later;
-        sidecar.subqueues.stored(&one.queue, one.flow, is_later);
+        let may_start = match may_be_later && one.is_later {
+            true => MayStart::Later,
+            false => MayStart::Now,
+        };
+        sidecar.subqueues.stored(&one.queue, one.flow, may_start);
     }
     for of_queue in routed.chunk_by(|a, b| a.queue == b.queue) {
         if let Some(one) = of_queue.first() {

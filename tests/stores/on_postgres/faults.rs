@@ -155,7 +155,8 @@ async fn what_it_cannot_keep_is_no_failure_of_the_server() {
         .map(|_| char::from(rng.random_range(b'0'..b'z')))
         .collect();
     assert!(store.row(&long).await.unwrap().is_none());
-    store.pause(&long, true).await.unwrap();
+    let (queue, paused) = (long.as_str().into(), true);
+    store.set(Change::Paused { queue, paused }).await.unwrap();
     assert!(store.is_paused(&long).await.unwrap());
     assert!(!store.is_paused(&long[1..]).await.unwrap());
     for name in [nul, &long] {
