@@ -221,37 +221,23 @@ impl Running {
         let pages = Admin::new(proxy.clone(), metrics.clone(), facts);
         let mut tasks = JoinSet::new();
         let closing = || self.closing.clone();
-        tasks.spawn(boxed::work(server::serve(
-            self.admin,
-            pages,
-            limits,
-            closing(),
-        )));
+        let admin = server::serve(self.admin, pages, limits, closing());
+        tasks.spawn(boxed::work(admin));
         // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
         // A backend that does not answer yet is asked again at each limited FETCH.
         tokio::select! {
             _asked_later = adopt::ensure_learnt(&proxy) => {}
             () = stop.heard() => {}
         }
-        tasks.spawn(boxed::work(server::serve(
-            self.data,
-            proxy.clone(),
-            limits,
-            closing(),
-        )));
+        let data = server::serve(self.data, proxy.clone(), limits, closing());
+        tasks.spawn(boxed::work(data));
         for (listener, egress) in self.egress {
-            let limits = call_limits(limits);
-            tasks.spawn(boxed::work(server::serve(
-                listener,
-                egress,
-                limits,
-                closing(),
-            )));
+            let calls = server::serve(listener, egress, call_limits(limits), closing());
+            tasks.spawn(boxed::work(calls));
         }
         let (attending, until) = (proxy.clone(), sweeping.clone());
-        tasks.spawn(boxed::work(async move {
-            sweep::attend(&attending, until).await
-        }));
+        let attend = async move { sweep::attend(&attending, until).await };
+        tasks.spawn(boxed::work(attend));
         if let Some(file) = self.following {
             tasks.spawn(boxed::work(file.follow(sweeping.clone())));
         }
@@ -261,10 +247,8 @@ impl Running {
             let _stopped = stopped.run_until_cancelled(metrics.keep_up()).await;
         }));
         self.sidecar.readiness().ready();
-        tasks.spawn(boxed::work(say_ready(
-            Arc::clone(&self.sidecar),
-            sweeping.clone(),
-        )));
+        let ready = say_ready(Arc::clone(&self.sidecar), sweeping.clone());
+        tasks.spawn(boxed::work(ready));
         let ended = tokio::select! {
             () = stop.heard() => Ok(()),
             broken = broken(&mut tasks) => Err(broken),

@@ -98,11 +98,7 @@ pub async fn serve<S: Service>(
             _ = looks.tick() => {
                 let tls = shared.service.tls();
                 if let Some(tls) = tls.as_ref().filter(|tls| tls.asks_clients()) {
-                    let files = match last_tls.as_ref() == Some(tls) {
-                        true => TlsFiles::AsBefore,
-                        false => TlsFiles::Changed,
-                    };
-                    end_unwanted(tls, files, &mut open).await;
+                    end_unwanted(tls, TlsFiles::since(last_tls.as_ref(), tls), &mut open).await;
                 }
                 last_tls = tls;
             }

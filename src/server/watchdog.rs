@@ -24,6 +24,16 @@ pub(super) enum TlsFiles {
     Changed,
 }
 
+impl TlsFiles {
+    /// Compares those of now with those of the last look.
+    pub(super) fn since(last: Option<&ListenerTls>, now: &ListenerTls) -> TlsFiles {
+        match last == Some(now) {
+            true => TlsFiles::AsBefore,
+            false => TlsFiles::Changed,
+        }
+    }
+}
+
 /// State that the parts of one connection share with its watchdog. All run in one task, so the atomics need no order.
 #[derive(Debug, Default)]
 pub(super) struct Flags {
