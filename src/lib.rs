@@ -145,7 +145,7 @@
 //! doctor    -> ask client config duration net desk::BackendFacts desk::Stranger run store wire
 //! ask       -> cli client config duration limit net tls wire
 //! client    -> wire
-//! run       -> admin config desk egress inquiry jobs life net server show store tls told wire
+//! run       -> admin bounds config desk egress inquiry jobs life net policy server show store tls told wire
 //! cli       -> config duration manual ship
 //! admin     -> answers config control desk server show tls told
 //! server    -> answers net tls wire

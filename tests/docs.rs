@@ -17,8 +17,9 @@ use std::path::Path;
 
 use clap::{CommandFactory, Parser};
 use ojs_throttle::cli::Cli;
-use ojs_throttle::config::{self, Diff, Settings};
+use ojs_throttle::config::{self, Settings};
 use ojs_throttle::json::Json;
+use ojs_throttle::run::Diff;
 use ojs_throttle::told::{events, metrics};
 use ojs_throttle::{manual, policy, ship};
 

@@ -7,7 +7,6 @@ mod check;
 mod choices;
 mod command_line;
 mod costs;
-mod diff;
 mod egress;
 mod entries;
 mod feedback;
@@ -32,7 +31,6 @@ mod sources;
 mod tenants;
 mod tls;
 mod values;
-mod watch;
 
 pub use ojs_store::guard::OnStoreError;
 pub use ojs_wire::upstream::BaseUrl;
@@ -41,7 +39,6 @@ pub use certificates::{CertificateFile, RENEW};
 pub use check::{Checked, Entries, check};
 pub use choices::{LogFormat, MediaType, StoreUrl};
 pub use command_line::CommandLine;
-pub use diff::{Changes, Diff};
 pub use egress::EgressSettings;
 pub use file::known_fields;
 pub use kinds::digest_of;
@@ -51,9 +48,9 @@ pub use meaning::FORGETS_SUBQUEUES;
 pub use report::{Colours, Report};
 pub use secret::Secret;
 pub use settings::{
-    FetchSettings, HoldSettings, LONGEST_WAIT, MetricsSettings, RepairSettings, ServerSettings,
-    Settings, SettleSettings, StoreSettings, UpstreamSettings,
+    FetchSettings, HoldSettings, LONGEST_WAIT, MetricsSettings, RepairSettings, SETTINGS,
+    ServerSettings, Setting, Settings, SettleSettings, StoreSettings, TakesEffect,
+    UpstreamSettings,
 };
 pub use sources::Sources;
 pub use tls::TlsSettings;
-pub use watch::FolderWatch;

@@ -1,6 +1,6 @@
 //! Every setting that stands in a table of its own, a line each: what it is for, its field and type, its
 //! default, its name in the file, whether a reload can change it (`live`, else `restart`), and what it may be.
-//! The structs, the reading, what [`super::Diff`] compares and what is shown of what is in force are made from these
+//! The structs, the reading, what a reload compares and what is shown of what is in force are made from these
 //! lines, so whoever adds a setting adds one line here and one to `config.example.toml`.
 //!
 //! Why one table and a macro: a setting has a type, a default, a name, a reader, a way to be shown, and a moment from
@@ -58,13 +58,14 @@ fn local(port: u16) -> SocketAddr {
 }
 
 /// One setting, as a reload looks at it, and as it is shown.
-pub(super) struct Setting {
+#[derive(Debug)]
+pub struct Setting {
     /// Its name in the file.
-    pub(super) name: &'static str,
+    pub name: &'static str,
     /// When another value counts.
-    pub(super) effect: TakesEffect,
+    pub effect: TakesEffect,
     /// Whether it is the same in both.
-    pub(super) same: fn(&Settings, &Settings) -> bool,
+    pub same: fn(&Settings, &Settings) -> bool,
     /// Its value as the file would write it.
     pub(super) shown: fn(&Settings) -> Value,
     /// Its default likewise.
@@ -74,7 +75,7 @@ pub(super) struct Setting {
 /// When another value of a setting counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum TakesEffect {
+pub enum TakesEffect {
     /// For the next decision.
     Live,
     /// After a restart: something was built from it at the start.
@@ -176,7 +177,7 @@ macro_rules! settings {
         }
 
         /// All of them, in the order of the lines.
-        pub(super) const SETTINGS: &[Setting] = &[
+        pub const SETTINGS: &[Setting] = &[
             $( $(
                 Setting {
                     name: $name,

@@ -1,8 +1,8 @@
 //! Puts other settings in force while the sidecar runs, all of them or none, and follows the file they are from.
 
-use crate::config::{
-    CertificateFile, ConfigFile, Diff, FolderWatch, RENEW, Report, Settings, Sources, digest_of,
-};
+use super::diff::Diff;
+use super::watch::FolderWatch;
+use crate::config::{CertificateFile, ConfigFile, RENEW, Report, Settings, Sources, digest_of};
 use crate::desk::{Live, ProxySettings, Sidecar};
 use crate::inquiry::publish::publish;
 use crate::life;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use ojs_throttle::config::{self, Diff, Settings};
+use ojs_throttle::config::{self, Settings};
+use ojs_throttle::run::Diff;
 use serde_json::Value;
 
 use super::page::{entries_must_be, entry, prose};

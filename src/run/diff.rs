@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::egress::EgressSettings;
-use super::settings::{SETTINGS, Settings, TakesEffect};
-use ojs_bounds::Given;
-use ojs_policy::subqueue::Spread;
-use ojs_policy::{Policy, PolicySet, QueueLimits};
+use crate::bounds::Given;
+use crate::config::{EgressSettings, SETTINGS, Settings, TakesEffect};
+use crate::policy::subqueue::Spread;
+use crate::policy::{Policy, PolicySet, QueueLimits};
 
 /// The difference between two configs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

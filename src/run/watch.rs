@@ -18,14 +18,14 @@ const LONGEST_STIR: Duration = Duration::from_secs(1);
 
 /// A watch on the folder of a file, or on a folder of files. One that could not be made sees nothing.
 #[derive(Debug)]
-pub struct FolderWatch {
+pub(super) struct FolderWatch {
     _watcher: Option<RecommendedWatcher>,
     events: Arc<Notify>,
 }
 
 impl FolderWatch {
     /// Begins to watch. The log says if the folder is not there, or the system has no watches to give.
-    pub fn new(file: &Path) -> FolderWatch {
+    pub(super) fn new(file: &Path) -> FolderWatch {
         let events = Arc::<Notify>::default();
         let watcher = watcher(file, Arc::clone(&events)).inspect_err(|error| {
             tracing::warn!(id = %"config_unwatched", %error, "the config's folder cannot be watched; the file is read every 2 s");
@@ -37,7 +37,7 @@ impl FolderWatch {
     }
 
     /// Waits at most for `patience` until something happens, and then until it is quiet again.
-    pub async fn change(&self, patience: Duration) {
+    pub(super) async fn change(&self, patience: Duration) {
         if timeout(patience, self.events.notified()).await.is_err() {
             return;
         }
