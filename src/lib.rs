@@ -74,7 +74,8 @@
 //! 6. **Go.** The answer leaves with what was granted (`jobs/fetch/handout.rs`). A worker that hung up before the
 //!    connection took the reply's body gets nothing: the start is undone and the job is held for the next one.
 //! 7. **Wait.** Nothing may start, but soon: the FETCH stands in line until a slot or a time comes, at most
-//!    `fetch.max_wait`, and gathers again (`jobs/fetch/wait.rs`).
+//!    `fetch.max_wait`, and gathers again (`jobs/fetch/wait.rs`). From its first look on it is a visit to the [`hold`],
+//!    which says at its head what it is asked; when that ends, the next in line looks.
 //!
 //! # One ACK
 //!

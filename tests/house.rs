@@ -533,6 +533,30 @@ fn a_fetch_reads_in_few_files() {
     assert!(files.len() <= 25, "one FETCH takes {} files", files.len());
 }
 
+/// What a FETCH asks of the hold stands at the head of that, and is little enough to be kept in mind.
+#[test]
+fn a_fetch_asks_few_questions_of_the_hold() {
+    let head = fs::read_to_string(src().join("hold/lib.rs")).unwrap();
+    let links = head.split("](Hold::").skip(1);
+    let named: BTreeSet<&str> = links.map(|link| link.split(')').next().unwrap()).collect();
+    let mut asked = BTreeSet::new();
+    for entry in fs::read_dir(src().join("jobs/fetch")).unwrap() {
+        let source = fs::read_to_string(entry.unwrap().path()).unwrap();
+        let program = source.lines().map(str::trim);
+        let program: String = program.filter(|line| !line.starts_with("//")).collect();
+        for call in program.split("hold.").skip(1) {
+            let (name, _) = call.split_once('(').unwrap();
+            if name.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
+                asked.insert(name.to_owned());
+            }
+        }
+    }
+    assert!(asked.len() > 9, "only {asked:?} were found");
+    let unnamed: Vec<_> = asked.iter().filter(|of| !named.contains(&***of)).collect();
+    assert!(unnamed.is_empty(), "{unnamed:?} is not at the head");
+    assert!(named.len() <= 14, "{} questions: {named:?}", named.len());
+}
+
 /// A test says what it wants of a sidecar, and two files know how one is started: in this process, or as the program.
 /// Benches, which are programs of their own, compare builds that they are given.
 #[test]

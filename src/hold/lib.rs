@@ -9,6 +9,15 @@
 //! A job that is being asked for is **picked**: out of its group, still known by its id, so that a
 //! cancel finds it. A [`Pick`] ends as started, refused or gone; dropped, the job waits again. One lock, held for
 //! arithmetic only.
+//!
+//! A FETCH is a [`visit`](Hold::visit): while it lasts, its worker is here, and may stand in line. It [looks](Hold::look)
+//! at its lanes. Before it claims, it asks what their room is [promised](Hold::promise) to, how many
+//! [places](Hold::places) there are, and what is held [of subqueues](Hold::of_subqueues); the hold
+//! [expects](Hold::expect) what is claimed, and it is [added](Hold::add). Of what is held it [picks](Hold::pick) some,
+//! and proves together with these what is [unproven](Hold::unproven). The store hears of claims that are
+//! [unnamed](Hold::unnamed), and says how much groups were [served](Hold::served). What it grants [starts](Hold::start),
+//! and is [taken back](Hold::take_back) where it did not go out. Whether a queue [is full](Hold::is_full_of) of jobs that
+//! wait is said to people.
 
 // Unit tests use parts of the integration tests, which name this crate so.
 #[cfg(test)]
@@ -33,9 +42,9 @@ mod places;
 mod prospect;
 mod queue;
 mod refusal;
-mod standing;
 mod state;
 mod view;
+mod visit;
 
 pub use ahead::{AHEAD, starts_ahead};
 pub use due::{TRUSTED_FOR, is_late, kept_for};
@@ -44,12 +53,12 @@ pub use lane::Lane;
 pub use line::{Line, Waiter};
 pub use locked::{Behind, Coming, Hold, Relimited};
 pub use order::QueuedGroup;
-pub use pick::Pick;
+pub use pick::{Pick, PickAsk};
 pub use places::{Amount, Lookahead};
 pub use prospect::Prospect;
-pub use refusal::{Refusal, Refused, Wakes};
-pub use standing::Standing;
-pub use view::{Front, Heads, HeldOfSubqueue, LaneView, Tally};
+pub use refusal::{Refusal, Refused};
+pub use view::{Front, Heads, Tally};
+pub use visit::{HeldOfSubqueue, LaneView, Promise, Unnamed, Visit};
 
 #[cfg(test)]
 mod tests;

@@ -46,13 +46,14 @@ impl Line {
         self.waiters.push_back(waiter.clone());
     }
 
-    /// Waits no longer. Where it was the first, the next is woken.
-    pub fn leave(&mut self, waiter: &Waiter) {
+    /// Waits no longer. Where it was the first, the next is woken. Says whether it was.
+    pub fn leave(&mut self, waiter: &Waiter) -> bool {
         let was_first = self.is_first(waiter);
         self.waiters.retain(|other| other.id != waiter.id);
         if was_first {
             self.wake();
         }
+        was_first
     }
 
     /// Wakes the first.

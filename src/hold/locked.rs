@@ -13,10 +13,8 @@ use tokio::time::Instant;
 use super::held::{Held, Proof};
 use super::lane::Lane;
 use super::places::{Amount, FEW, Lookahead};
-use super::refusal::Wakes;
 use super::state::{Glance, HoldState, Whereabouts};
 use ojs_limit::{Key, Limited, Served, Space, Timestamp};
-use ojs_policy::Gate;
 use ojs_store::Gen;
 
 /// The hold of one sidecar.
@@ -59,11 +57,10 @@ impl Drop for Coming {
         state.in_flight = state.in_flight.saturating_sub(self.jobs);
         if let Some(queue) = state.queues.get_mut(&self.lane) {
             queue.in_flight = queue.in_flight.saturating_sub(self.jobs);
-            if let Some(behind) = self.behind {
-                queue.more = behind == Behind::More;
-            }
-            if self.behind == Some(Behind::Nothing) {
-                queue.highest = None;
+            match self.behind {
+                Some(Behind::Nothing) => (queue.is_exhausted, queue.highest) = (true, None),
+                Some(Behind::More) => queue.is_exhausted = false,
+                None => {}
             }
         }
         state.queues.follow(&self.lane);
@@ -103,44 +100,15 @@ impl Hold {
         self.glance.known.load(Ordering::Acquire) == 0
     }
 
-    /// Notes what the store said that groups with a share were served.
-    pub fn note_served(&self, served: &[Served], now: Timestamp) {
+    /// The store said that groups with a share were served so much.
+    pub fn served(&self, served: &[Served], now: Timestamp) {
         if !served.is_empty() {
             self.state().fair.note(served, now);
         }
     }
 
-    /// How many times, so far, jobs here were allowed to be asked for again.
-    pub fn wakes(&self) -> Wakes {
-        Wakes(self.glance.wakes.load(Ordering::Acquire))
-    }
-
-    /// Notes that a worker asked for jobs of the lane.
-    pub fn fetched(&self, lane: &Lane, gate: &Gate, now: Instant) {
-        let mut state = self.state();
-        let queue = state.queues.open(lane, now);
-        queue.fetched_at = now;
-        if !queue.gate.is(gate) {
-            queue.gate = gate.clone();
-        }
-    }
-
-    /// Whether anything is known about the lane's jobs: some are held or in hand.
-    pub fn holds(&self, lane: &Lane) -> bool {
-        !self.is_empty() && self.state().holding(lane).is_some()
-    }
-
-    /// Whether nothing is known about the jobs of these lanes.
-    pub fn holds_none<'a>(&self, mut lanes: impl Iterator<Item = &'a Lane>) -> bool {
-        if self.is_empty() {
-            return true;
-        }
-        let state = self.state();
-        !lanes.any(|lane| state.holding(lane).is_some())
-    }
-
-    /// Notes that `n` jobs of the lane are being asked of the backend.
-    pub fn asking(self: &Arc<Hold>, lane: &Lane, n: usize, now: Instant) -> Coming {
+    /// `n` jobs of the lane are being asked of the backend.
+    pub fn expect(self: &Arc<Hold>, lane: &Lane, n: usize, now: Instant) -> Coming {
         self.state().queues.open(lane, now).asked_at = Some(now);
         self.coming(lane, n, now)
     }
@@ -287,7 +255,7 @@ impl Hold {
 
     /// How many jobs more of the lane may be claimed before it has its share of the hold, which has `most` places. Claims
     /// under way count as held.
-    pub fn lookahead(&self, lane: &Lane, most: Amount) -> Lookahead {
+    pub fn places(&self, lane: &Lane, most: Amount) -> Lookahead {
         let mut state = self.state();
         let queue = state.queues.get(lane);
         let (held, asked) = queue.map_or((0, 0), |queue| {
@@ -297,7 +265,7 @@ impl Hold {
         if more > 0 {
             return Lookahead::Free(more);
         }
-        if state.share(most, 0, held) > 0 || state.has_picks() {
+        if state.share(most, 0, held) > 0 || state.picked > 0 {
             state.starved = true;
             return Lookahead::Soon;
         }
@@ -357,16 +325,6 @@ impl Hold {
     pub fn wake_all(&self) {
         for queue in self.state().queues.values() {
             queue.line.wake_all();
-        }
-    }
-
-    /// Wakes the first who waits for the lane, if something of it may be asked for.
-    pub fn nudge(&self, lane: &Lane) {
-        let state = self.state();
-        if let Some(queue) = state.holding(lane)
-            && queue.groups.has_open()
-        {
-            queue.line.wake();
         }
     }
 

@@ -14,7 +14,7 @@ use super::lane::Lane;
 use super::locked::Hold;
 use super::order::{QueuedGroup, claims, order};
 use super::queue::Group;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, Wakes};
 use super::state::{HoldState, Whereabouts};
 use ojs_limit::{Timestamp, share_of};
 use ojs_store::{Claimed, Gen};
@@ -29,6 +29,19 @@ pub struct Pick {
     hold: Arc<Hold>,
     /// There until it ends.
     held: Option<Held>,
+    /// How often the hold had been woken when it was picked.
+    picked: Wakes,
+}
+
+/// How many jobs of a lane are picked.
+#[derive(Clone, Copy, Debug)]
+pub struct PickAsk {
+    /// So many in all.
+    pub most: usize,
+    /// So many more where some of these may be refused, because others were or because limits count time.
+    pub spare: usize,
+    /// So many of each group.
+    pub want: usize,
 }
 
 impl Deref for Pick {
@@ -59,7 +72,7 @@ impl Pick {
     /// A limit refused it, or nobody could say: it waits again.
     pub fn refuse(mut self, refusal: Refusal) {
         if let Some(held) = self.held.take() {
-            self.hold.put_back(held, Some(refusal));
+            self.hold.put_back(held, Some((refusal, self.picked)));
         }
     }
 
@@ -81,23 +94,17 @@ impl Drop for Pick {
 impl Hold {
     fn picks(self: &Arc<Hold>, state: &mut HoldState, jobs: Vec<Held>) -> Vec<Pick> {
         state.take_in_hand(&jobs);
+        let picked = state.wakes();
         let picks = jobs.into_iter().map(|held| Pick {
             hold: Arc::clone(self),
             held: Some(held),
+            picked,
         });
         picks.collect()
     }
 
-    /// Picks, in order, what could start now: at most `want` of each group, and `most` in all. Where some of these may be
-    /// refused, because others were or because limits count time, there are `more` of them.
-    pub fn pick(
-        self: &Arc<Hold>,
-        lane: &Lane,
-        want: usize,
-        most: usize,
-        more: usize,
-        now: Timestamp,
-    ) -> Vec<Pick> {
+    /// Picks, in order, what could start now.
+    pub fn pick(self: &Arc<Hold>, lane: &Lane, ask: PickAsk, now: Timestamp) -> Vec<Pick> {
         let mut state = self.state();
         let HoldState { queues, fair, .. } = &mut *state;
         let Some(queue) = queues.get_mut(lane) else {
@@ -106,8 +113,8 @@ impl Hold {
         let waiters = queue.line.len();
         let groups = &mut queue.groups;
         let most = match groups.may_refuse_some() {
-            true => most.saturating_add(more),
-            false => most,
+            true => ask.most.saturating_add(ask.spare),
+            false => ask.most,
         };
         let mut picked = Vec::new();
         let mut next = groups.next_priority(None, now);
@@ -116,7 +123,7 @@ impl Hold {
             let askable = groups.askable(priority, left, now).into_iter();
             let (ids, seen): (Vec<GroupId>, Vec<&Group>) = askable.unzip();
             fair.see(seen.iter().map(|group| &*group.limits), now);
-            let turns = order(&seen, fair, want, left);
+            let turns = order(&seen, fair, ask.want, left);
             picked.reserve(turns.len());
             for id in turns.iter().filter_map(|nth| ids.get(*nth)) {
                 picked.extend(groups.pop(*id));
@@ -164,7 +171,7 @@ impl Hold {
         started
     }
 
-    fn put_back(&self, mut held: Held, refused: Option<Refusal>) {
+    fn put_back(&self, mut held: Held, refused: Option<(Refusal, Wakes)>) {
         let short = held.stay();
         let mut state = self.state();
         if state.wait_again(held, refused) && short {

@@ -143,8 +143,8 @@ pub(super) struct Queue {
     pub(super) asked_at: Option<Instant>,
     /// When a worker last asked for jobs of this lane.
     pub(super) fetched_at: Instant,
-    /// Whether the backend's last answer left more behind, as far as we know.
-    pub(super) more: bool,
+    /// Whether the backend's last answer left no more behind, as far as we know.
+    pub(super) is_exhausted: bool,
     /// The highest priority seen.
     pub(super) highest: Option<i32>,
     /// Jobs asked of the backend and not yet answered.
@@ -166,7 +166,7 @@ impl Queue {
             gate: Gate::default(),
             asked_at: None,
             fetched_at: now,
-            more: true,
+            is_exhausted: false,
             highest: None,
             in_flight: 0,
             known: 0,
@@ -195,14 +195,14 @@ impl Queue {
         self.all_groups().flat_map(|group| &group.jobs)
     }
 
-    /// Whether and when one of its jobs could start by itself.
-    pub(super) fn prospect(&self) -> Prospect {
+    /// Whether and when one of its jobs could start by itself; `starts`: the groups that do so [next](Groups::next_starts).
+    pub(super) fn prospect(&self, starts: [Option<&Group>; 2]) -> Prospect {
         let time = |group: &Group| match group.refused {
             Some(Refused::Until(at)) => Prospect::at(at),
             Some(Refused::ForSlot(from)) => Prospect::slot_from(from),
             Some(Refused::Paused) | None => Prospect::default(),
         };
-        let refused = self.groups.next_starts().into_iter().flatten().map(time);
+        let refused = starts.into_iter().flatten().map(time);
         let now = match self.groups.has_open() {
             true => Prospect::at(Timestamp(0)),
             false => Prospect::default(),
@@ -628,16 +628,17 @@ impl Groups {
         listed.insert(group.turn(), id);
     }
 
-    /// One job of a group was refused, and so would the others be.
-    pub(super) fn refuse(&mut self, id: GroupId, refusal: Refusal) {
+    /// One job of a group was refused, and so would the others be. `picked`: how often the hold had been woken when that
+    /// one was picked. An end of a slot since then may have come too late for the answer, and too early for whoever
+    /// waits for it.
+    pub(super) fn refuse(&mut self, id: GroupId, refusal: Refusal, picked: Wakes) {
         let known = self.listed.len() as u64;
         let Some(group) = self.all.get_mut(&id) else {
             return;
         };
         group.refused_by = refusal.by;
         group.rescheduled = refusal.rescheduled;
-        // What refused it may be over since, and who told has gone by.
-        if group.woken > refusal.asked {
+        if group.woken > picked {
             return;
         }
         let woken = group.woken;

@@ -9,9 +9,6 @@ pub struct Refusal {
     pub refused: Refused,
     /// When it was refused.
     pub at: Timestamp,
-    /// How often the hold had been woken when the question was asked. An end of a slot since then may have
-    /// come too late for the answer, and too early for whoever waits for it.
-    pub asked: Wakes,
     /// The limit that refused, if one did.
     pub by: Option<PolicyAndKey>,
     /// The time of the refusal, if the group's jobs are to be seen as scheduled until they may start
@@ -19,9 +16,9 @@ pub struct Refusal {
     pub rescheduled: Option<Timestamp>,
 }
 
-/// A point in the order of the hold's wakes ([`Hold::wake`](super::Hold::wake), [`Hold::ask_all`](super::Hold::ask_all)).
+/// A point in the order of the hold's wakes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
-pub struct Wakes(pub(super) u64);
+pub(super) struct Wakes(pub(super) u64);
 
 /// Why a job may not be asked for, and until when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -107,7 +107,7 @@ pub(super) struct HoldState {
 }
 
 impl HoldState {
-    fn wakes(&self) -> Wakes {
+    pub(super) fn wakes(&self) -> Wakes {
         Wakes(self.glance.wakes.load(Ordering::Relaxed))
     }
 
@@ -247,9 +247,9 @@ impl HoldState {
     }
 
     /// A picked job waits again where it stood, or is hidden if it is to be. `refused` says why it may not be asked
-    /// for, and holds for all of its group. Returns `false` if it does not wait, because it is hidden or was replaced or
+    /// for, and since which of the hold's wakes; it holds for all of its group. Returns `false` if it does not wait, because it is hidden or was replaced or
     /// forgotten meanwhile.
-    pub(super) fn wait_again(&mut self, held: Held, refused: Option<Refusal>) -> bool {
+    pub(super) fn wait_again(&mut self, held: Held, refused: Option<(Refusal, Wakes)>) -> bool {
         let Some(known) = self.jobs.get_mut(&held.claimed.job) else {
             return false;
         };
@@ -273,7 +273,7 @@ impl HoldState {
         self.note_due(&job, due_at);
         // What was refused under earlier limits is asked again under those of now.
         let refused = refused.filter(|_| edition == self.edition);
-        if let (Some(refusal), Some(queue)) = (refused, self.queues.get_mut(&lane)) {
+        if let (Some((refusal, picked)), Some(queue)) = (refused, self.queues.get_mut(&lane)) {
             let alike: Vec<GroupId> = match share_of(&limits) {
                 None => group.into_iter().collect(),
                 Some(_) => {
@@ -286,15 +286,10 @@ impl HoldState {
                 }
             };
             for id in alike {
-                queue.groups.refuse(id, refusal.clone());
+                queue.groups.refuse(id, refusal.clone(), picked);
             }
         }
         true
-    }
-
-    /// Whether a job is picked, which may make room in the hold soon.
-    pub(super) fn has_picks(&self) -> bool {
-        self.picked > 0
     }
 
     pub(super) fn forget_claim(&mut self, job: &str, generation: Gen) -> bool {

@@ -43,6 +43,27 @@ fn gate(keys: &[&str]) -> Gate {
     }
 }
 
+/// So many of each group, in all, and more where some may be refused.
+pub(super) fn ask(want: usize, most: usize, spare: usize) -> PickAsk {
+    PickAsk { most, spare, want }
+}
+
+/// A worker that asks for jobs of this lane.
+pub(super) fn visit(hold: &Arc<Hold>, scope: u64, gate: &Gate) -> Visit {
+    hold.visit([(&lane(scope), gate)].into_iter(), Instant::now())
+}
+
+/// A worker that waits for jobs of this lane.
+pub(super) fn stand(hold: &Arc<Hold>, scope: u64, gate: &Gate) -> Visit {
+    let mut visit = visit(hold, scope, gate);
+    visit.stand(Instant::now());
+    visit
+}
+
+fn is_held(hold: &Hold, scope: u64) -> bool {
+    hold.look(&lane(scope), 0, NOW).is_held
+}
+
 pub(super) fn lane(scope: u64) -> Lane {
     Lane {
         scope,
@@ -77,12 +98,11 @@ fn start(hold: &Hold, pick: Pick) -> Option<Held> {
     hold.start(&mut vec![pick]).pop()
 }
 
-/// A refusal that nothing has overtaken.
+/// A refusal.
 fn refusal(refused: Refused, policy: Arc<str>) -> Refusal {
     Refusal {
         refused,
         at: NOW,
-        asked: Wakes(u64::MAX),
         by: Some((policy, Space::Job, Key::new("k").unwrap())),
         rescheduled: None,
     }
@@ -96,8 +116,7 @@ async fn what_is_seen_without_the_lock_is_what_is_held() {
     let one = || vec![job("a", 0, &["k"])];
     let sees = |any: bool| {
         assert_eq!(hold.is_empty(), !any);
-        assert_eq!((hold.has("a"), hold.holds(&lane(1))), (any, any));
-        assert_eq!(hold.holds_none([lane(1)].iter()), !any);
+        assert_eq!((hold.has("a"), is_held(&hold, 1)), (any, any));
     };
     sees(false);
     assert!(!hold.hide("a") && hold.forget("a").is_none());
@@ -105,7 +124,7 @@ async fn what_is_seen_without_the_lock_is_what_is_held() {
     sees(true);
     assert!(hold.hide("a"));
     hold.show("a");
-    let picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
     sees(true);
     let started = hold.start(&mut { picked }).pop().unwrap();
     sees(false);
@@ -128,14 +147,14 @@ async fn leaves_by_priority_then_turn_then_age() {
         job("high", 5, &["a"]),
         job("a3", 0, &["a"]),
     ]);
-    let picked = hold.pick(&lane(1), 10, 2, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(10, 2, 0), NOW);
     assert_eq!(ids(&picked), ["high", "a1"], "no more than that");
     drop(picked);
-    let picked = hold.pick(&lane(1), 10, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(10, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["high", "a1", "b1", "a2", "a3"]);
     drop(picked);
     assert_eq!(
-        ids(&hold.pick(&lane(1), 10, MANY, 0, NOW)),
+        ids(&hold.pick(&lane(1), ask(10, MANY, 0), NOW)),
         ["high", "a1", "b1", "a2", "a3"]
     );
 }
@@ -151,7 +170,7 @@ async fn a_group_that_started_one_waits_for_the_others_turns() {
     ]);
     let mut order = Vec::new();
     for _ in 0..4 {
-        let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+        let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
         let first = picked.remove(0);
         drop(picked);
         order.push(start(&hold, first).unwrap().claimed.job.to_string());
@@ -165,7 +184,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("b1", 0, &["b"])]);
     let policy = || Arc::from("a");
-    for held in hold.pick(&lane(1), 1, MANY, 0, NOW) {
+    for held in hold.pick(&lane(1), ask(1, MANY, 0), NOW) {
         let refused = if &*held.claimed.job == "a1" {
             Refused::ForSlot(Timestamp(0))
         } else {
@@ -173,36 +192,40 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
         };
         held.refuse(refusal(refused, policy()));
     }
-    assert!(hold.pick(&lane(1), 1, MANY, 0, NOW.plus(44_999)).is_empty());
+    assert!(
+        hold.pick(&lane(1), ask(1, MANY, 0), NOW.plus(44_999))
+            .is_empty()
+    );
     let prospect = hold.look(&lane(1), MANY, NOW).prospect;
     assert_eq!(prospect.at, Some(NOW.plus(50_000)));
     assert!(
         prospect.slot.is_some(),
         "the far time does not hide the slot"
     );
-    let early = hold.pick(&lane(1), 1, MANY, 0, NOW.plus(45_000));
+    let early = hold.pick(&lane(1), ask(1, MANY, 0), NOW.plus(45_000));
     assert_eq!(ids(&early), ["b1"]);
     drop(early);
-    assert_eq!(&*hold.waits_for(&lane(1)).unwrap().0, "a");
+    assert_eq!(&*hold.look(&lane(1), 0, NOW).waits_for.unwrap().0, "a");
     hold.wake(&limits(&["a"]));
-    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)), ["a1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)), ["a1"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_is_refused_while_a_job_that_only_it_limits_is() {
     let (hold, gate) = (hold(), gate(&["q"]));
-    let refused = |now| hold.is_refused(&lane(1), &gate, now);
+    let refused = |now| hold.promise(&lane(1), &gate, now).is_refused;
     assert!(!refused(NOW), "nothing is held");
     hold.add(vec![job("a1", 0, &["q"])]);
     assert!(!refused(NOW), "it was not asked for yet");
     let refuse = || {
-        let held = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
+        let held = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
         let until = Refused::Until(NOW.plus(50_000));
         held.refuse(refusal(until, Arc::from("q")));
     };
     refuse();
     assert!(refused(NOW.plus(44_999)));
-    assert!(!hold.is_refused(&lane(2), &gate, NOW), "another's");
+    let others = hold.promise(&lane(2), &gate, NOW);
+    assert!(!others.is_refused && others.jobs == 1, "another's");
     assert!(!refused(NOW.plus(45_000)), "it may start");
     hold.ask_all();
     assert!(!refused(NOW));
@@ -217,20 +240,20 @@ async fn a_queue_is_refused_while_a_job_that_only_it_limits_is() {
 async fn a_paused_key_offers_no_prospect() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let held = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
+    let held = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
     held.refuse(refusal(Refused::Paused, Arc::from("a")));
     assert_eq!(hold.look(&lane(1), MANY, NOW).prospect, Prospect::default());
     // The key had no slots while the store was lost: nothing ends that would say so.
     hold.ask_all();
-    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)), ["a1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)), ["a1"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn scopes_do_not_meet() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    assert!(hold.pick(&lane(2), 1, MANY, 0, NOW).is_empty());
-    assert!(!hold.holds(&lane(2)) && hold.holds(&lane(1)));
+    assert!(hold.pick(&lane(2), ask(1, MANY, 0), NOW).is_empty());
+    assert!(!is_held(&hold, 2) && is_held(&hold, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,7 +261,7 @@ async fn a_hidden_job_does_not_leave_wherever_it_was() {
     let hold = hold();
     hold.add(vec![job("waiting", 0, &["a"]), job("in hand", 0, &["b"])]);
     assert!(hold.hide("waiting"));
-    let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+    let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["in hand"]);
     assert!(hold.hide("in hand"));
     let held = picked.remove(0);
@@ -246,12 +269,12 @@ async fn a_hidden_job_does_not_leave_wherever_it_was() {
         start(&hold, held).is_none(),
         "a cancel came while it was in hand"
     );
-    assert!(hold.pick(&lane(1), 1, MANY, 0, NOW).is_empty());
+    assert!(hold.pick(&lane(1), ask(1, MANY, 0), NOW).is_empty());
     assert_eq!(hold.len(), 2);
     hold.show("in hand");
     hold.show("waiting");
     assert_eq!(
-        ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)),
+        ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)),
         ["waiting", "in hand"]
     );
     assert!(!hold.hide("unknown"));
@@ -261,37 +284,37 @@ async fn a_hidden_job_does_not_leave_wherever_it_was() {
 async fn a_job_that_comes_again_replaces_the_earlier_claim() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let first = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
+    let first = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
     hold.add(vec![job("a1", 0, &["a"])]);
     drop(first);
     assert_eq!(hold.len(), 1);
-    let mut picked = hold.pick(&lane(1), 5, MANY, 0, NOW);
+    let mut picked = hold.pick(&lane(1), ask(5, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["a1"], "the earlier claim is void");
     // So too while the earlier one waits, and it leaves nothing behind.
     let size = hold.bytes();
     drop(picked.remove(0));
     hold.add(vec![job("a1", 0, &["a"])]);
     assert_eq!((hold.len(), hold.bytes()), (1, size));
-    assert_eq!(ids(&hold.pick(&lane(1), 5, MANY, 0, NOW)), ["a1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), ask(5, MANY, 0), NOW)), ["a1"]);
     hold.forget("a1");
-    assert!(!hold.holds(&lane(1)));
+    assert!(!is_held(&hold, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_granted_to_an_earlier_claim_does_not_leave() {
     let hold = hold();
     hold.add(vec![job("in hand", 0, &["a"]), job("waiting", 0, &["a"])]);
-    let in_hand = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
+    let in_hand = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
     let mut again = [job("in hand", 0, &["a"]), job("waiting", 0, &["a"])];
     for held in &mut again {
         held.claimed.generation = Gen(2);
     }
-    let waiting = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
+    let waiting = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
     hold.add(again.to_vec());
     for held in [in_hand, waiting] {
         assert!(start(&hold, held).is_none());
     }
-    let mut picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
+    let mut picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["in hand", "waiting"]);
     assert_eq!(hold.start(&mut picked).len(), 2);
     assert!(hold.is_empty());
@@ -301,13 +324,13 @@ async fn what_is_granted_to_an_earlier_claim_does_not_leave() {
 async fn a_hand_out_undone_after_the_job_came_again_is_void() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let first = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
+    let first = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
     let first = start(&hold, first).unwrap();
     let mut again = job("a1", 0, &["a"]);
     again.claimed.generation = Gen(2);
     hold.add(vec![again]);
     hold.take_back(first);
-    let picked = hold.pick(&lane(1), 5, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(5, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["a1"]);
     assert_eq!(picked[0].claimed.generation, Gen(2));
     assert!(hold.has_claim("a1", Gen(2)) && !hold.has_claim("a1", Gen(1)));
@@ -317,19 +340,22 @@ async fn a_hand_out_undone_after_the_job_came_again_is_void() {
 async fn an_undone_hand_out_is_first_again() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("a2", 0, &["a"])]);
-    let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+    let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
     let first = picked.remove(0);
     hold.take_back(start(&hold, first).unwrap());
-    assert_eq!(ids(&hold.pick(&lane(1), 2, MANY, 0, NOW)), ["a1", "a2"]);
+    assert_eq!(
+        ids(&hold.pick(&lane(1), ask(2, MANY, 0), NOW)),
+        ["a1", "a2"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn lookahead_counts_what_is_held_and_what_is_on_its_way() {
     let hold = hold();
-    let free = |jobs, bytes| hold.lookahead(&lane(1), most(jobs, bytes));
+    let free = |jobs, bytes| hold.places(&lane(1), most(jobs, bytes));
     hold.add(vec![job("a1", 0, &["a"])]);
     assert_eq!(free(4, 1 << 20), Lookahead::Free(2));
-    let coming = hold.asking(&lane(1), 3, Instant::now());
+    let coming = hold.expect(&lane(1), 3, Instant::now());
     assert_eq!(free(4, 1 << 20), Lookahead::Soon);
     coming.answered(Behind::Nothing);
     assert_eq!(free(4, 1 << 20), Lookahead::Free(2));
@@ -349,7 +375,7 @@ fn given(max: usize, lanes: u64) -> Vec<usize> {
     let hold = hold();
     let take = |scope: u64| {
         let mut taken = 0;
-        while let Lookahead::Free(n) = hold.lookahead(&lane(scope), most(max, 64 << 20)) {
+        while let Lookahead::Free(n) = hold.places(&lane(scope), most(max, 64 << 20)) {
             let jobs = (0..n).map(|nth| {
                 let mut held = job(&format!("{scope}:{}", taken + nth), 0, &["a"]);
                 held.claimed.scope = scope;
@@ -372,7 +398,7 @@ async fn a_lane_may_hold_three_times_what_is_free() {
     // Two that take in turn get three sevenths each.
     let (hold, most) = (hold(), most(7_000, 64 << 20));
     let mut came = 0;
-    while let Lookahead::Free(_) = hold.lookahead(&lane(1 + came % 2), most) {
+    while let Lookahead::Free(_) = hold.places(&lane(1 + came % 2), most) {
         let mut held = job(&came.to_string(), 0, &["a"]);
         held.claimed.scope = 1 + came % 2;
         hold.add(vec![held]);
@@ -384,13 +410,13 @@ async fn a_lane_may_hold_three_times_what_is_free() {
 #[tokio::test(start_paused = true)]
 async fn the_last_places_are_not_given_twice() {
     let (hold, now) = (hold(), Instant::now());
-    let lookahead = |scope| hold.lookahead(&lane(scope), most(8, 1 << 20));
+    let lookahead = |scope| hold.places(&lane(scope), most(8, 1 << 20));
     hold.add((0..6).map(|n| job(&n.to_string(), 0, &["a"])).collect());
     assert_eq!(lookahead(1), Lookahead::Full);
     assert_eq!(lookahead(2), Lookahead::Free(1));
     // Both places are asked for, and those beside the hold.
-    let coming = hold.asking(&lane(2), 1, now);
-    let _others = [3, 4, 5].map(|scope| hold.asking(&lane(scope), 1, now));
+    let coming = hold.expect(&lane(2), 1, now);
+    let _others = [3, 4, 5].map(|scope| hold.expect(&lane(scope), 1, now));
     assert_eq!(lookahead(2), Lookahead::Soon);
     assert_eq!(lookahead(6), Lookahead::Soon);
     assert_eq!(lookahead(1), Lookahead::Full, "nothing of that is for it");
@@ -403,7 +429,7 @@ async fn bytes_are_shared_by_the_same_rule() {
     let hold = hold();
     hold.add((0..8).map(|n| job(&n.to_string(), 0, &["a"])).collect());
     let eight = hold.bytes();
-    let lookahead = |scope, bytes| hold.lookahead(&lane(scope), most(100, bytes));
+    let lookahead = |scope, bytes| hold.places(&lane(scope), most(100, bytes));
     assert_eq!(lookahead(1, eight / 2 * 3), Lookahead::Free(1));
     assert_eq!(lookahead(1, eight / 3 * 4), Lookahead::Full);
     assert_eq!(lookahead(2, eight / 3 * 4), Lookahead::Free(1));
@@ -426,10 +452,9 @@ async fn lower_priorities_wait_for_the_backends_word() {
 #[tokio::test(start_paused = true)]
 async fn the_line_wakes_one_and_then_the_next() {
     let hold = hold();
-    let lanes = [lane(1)];
-    let first = Standing::new(&hold, lanes.to_vec());
-    let second = Standing::new(&hold, lanes.to_vec());
-    assert!(first.is_first(&lanes[0]) && !second.is_first(&lanes[0]));
+    let (first, second) = (stand(&hold, 1, &gate(&[])), stand(&hold, 1, &gate(&[])));
+    assert_eq!(first.leads().as_slice(), [&lane(1)]);
+    assert!(second.leads().is_empty());
     {
         let second_woken = second.woken();
         tokio::pin!(second_woken);
@@ -443,17 +468,17 @@ async fn the_line_wakes_one_and_then_the_next() {
             .await
             .expect("its turn");
     }
-    assert!(second.is_first(&lanes[0]));
+    assert_eq!(second.leads().as_slice(), [&lane(1)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_empty_and_idle_is_forgotten() {
     let hold = hold();
-    hold.fetched(&lane(1), &Gate::default(), Instant::now());
+    drop(visit(&hold, 1, &gate(&[])));
     hold.add(vec![job("a1", 0, &["a"])]);
     tokio::time::advance(Duration::from_secs(100)).await;
     hold.tidy(Instant::now());
-    assert!(hold.holds(&lane(1)), "not while a job waits");
+    assert!(is_held(&hold, 1), "not while a job waits");
     hold.forget("a1");
     hold.tidy(Instant::now());
     assert!(hold.state().queues.is_empty());
@@ -463,9 +488,9 @@ async fn what_is_empty_and_idle_is_forgotten() {
 async fn what_is_tidied_is_in_nobodys_way() {
     let (hold, now) = (hold(), Instant::now());
     hold.add(vec![job("a1", 0, &["a"]), job("b1", 0, &["b"])]);
-    let coming = hold.asking(&lane(2), 1, now);
-    hold.fetched(&lane(3), &Gate::default(), now);
-    let standing = Standing::new(&hold, vec![lane(4)]);
+    let coming = hold.expect(&lane(2), 1, now);
+    drop(visit(&hold, 3, &gate(&[])));
+    let standing = stand(&hold, 4, &gate(&[]));
     hold.forget("a1");
     tokio::time::advance(Duration::from_secs(100)).await;
     hold.tidy(now);
@@ -480,7 +505,7 @@ async fn what_is_tidied_is_in_nobodys_way() {
         .flat_map(|q| q.all_groups())
         .count();
     assert_eq!(groups, 1, "of those one is empty");
-    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, 0, NOW)), ["b1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), ask(9, MANY, 0), NOW)), ["b1"]);
     coming.answered(Behind::More);
     drop(standing);
     hold.forget("b1");
@@ -494,15 +519,15 @@ async fn what_is_tidied_is_in_nobodys_way() {
 async fn a_spare_group_is_as_a_new_one() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    for pick in hold.pick(&lane(1), 1, MANY, 0, NOW) {
+    for pick in hold.pick(&lane(1), ask(1, MANY, 0), NOW) {
         pick.refuse(refusal(Refused::ForSlot(NOW), Arc::from("a")));
     }
-    assert!(hold.pick(&lane(1), 1, MANY, 0, NOW).is_empty());
+    assert!(hold.pick(&lane(1), ask(1, MANY, 0), NOW).is_empty());
     let later = NOW.plus(1_000_000);
-    let mut picked = hold.pick(&lane(1), 1, MANY, 0, later);
+    let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), later);
     assert_eq!(hold.start(&mut picked).len(), 1);
     assert!(hold.limits_of(|_| true).is_empty(), "nothing is held");
-    let waiter = Standing::new(&hold, vec![lane(1)]);
+    let waiter = stand(&hold, 1, &gate(&[]));
     hold.wake(&limits(&["a"]));
     let woken = tokio::time::timeout(Duration::ZERO, waiter.woken());
     assert!(woken.await.is_err(), "nothing waits for it");
@@ -513,7 +538,10 @@ async fn a_spare_group_is_as_a_new_one() {
     let keys = hold.front("q").keys;
     let names = |key: &str| keys.iter().any(|((_, _, of), _)| of.as_str() == key);
     assert!(names("a") && !names("k"), "k refused an earlier job");
-    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)), ["b1", "a2"]);
+    assert_eq!(
+        ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)),
+        ["b1", "a2"]
+    );
 }
 
 /// Jobs may have a key each, so not all groups are kept.
@@ -523,7 +551,7 @@ async fn spare_groups_are_not_many() {
     for nth in 0..5_000 {
         let id = nth.to_string();
         hold.add(vec![job(&id, 0, &[&id])]);
-        let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+        let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
         assert_eq!(hold.start(&mut picked).len(), 1);
     }
     let known = hold.state().queues.values().next().unwrap().groups.count();
@@ -572,17 +600,20 @@ async fn few_are_the_first_of_many() {
         }
         hold.add(nth_of(9));
         let until = Refused::Until(NOW.plus(50_000));
-        for pick in hold.pick(&lane(1), 1, 4, 0, NOW) {
+        for pick in hold.pick(&lane(1), ask(1, 4, 0), NOW) {
             if refuses && !pick.claimed.job.starts_with('b') {
                 pick.refuse(refusal(until, Arc::from("p")));
             }
         }
-        let picked = hold.pick(&lane(1), MANY, MANY, 0, later);
+        let picked = hold.pick(&lane(1), ask(MANY, MANY, 0), later);
         let all: Vec<String> = ids(&picked).into_iter().map(str::to_owned).collect();
         drop(picked);
         assert_eq!(all.len(), if with_share { 14 } else { 10 });
         for most in 0..all.len() {
-            assert_eq!(ids(&hold.pick(&lane(1), MANY, most, 0, later)), all[..most]);
+            assert_eq!(
+                ids(&hold.pick(&lane(1), ask(MANY, most, 0), later)),
+                all[..most]
+            );
         }
     }
 }
@@ -596,11 +627,11 @@ async fn more_are_picked_only_where_some_may_be_refused() {
             .map(|nth| job(&format!("{nth}"), 0, &[["a", "b"][nth % 2]]))
             .collect(),
     );
-    let pick = || hold.pick(&lane(1), 4, 4, 2, NOW);
+    let pick = || hold.pick(&lane(1), ask(4, 4, 2), NOW);
     assert_eq!(ids(&pick()), ["0", "1", "2", "3"]);
     let until = Refused::Until(NOW.plus(50_000));
     hold.add(vec![job("c", 9, &["c"])]);
-    let first = hold.pick(&lane(1), 1, 1, 0, NOW).remove(0);
+    let first = hold.pick(&lane(1), ask(1, 1, 0), NOW).remove(0);
     first.refuse(refusal(until, Arc::from("p")));
     assert_eq!(ids(&pick()), ["0", "1", "2", "3", "4", "5"]);
     assert!(hold.forget("c").is_some());
@@ -629,7 +660,7 @@ async fn those_that_were_refused_keep_their_turns() {
             .into(),
     );
     let until = Refused::Until(NOW.plus(50_000));
-    for pick in hold.pick(&lane(1), 1, MANY, 0, NOW) {
+    for pick in hold.pick(&lane(1), ask(1, MANY, 0), NOW) {
         if ["b", "e"].contains(&&*pick.claimed.job) {
             pick.refuse(refusal(until, Arc::from("p")));
         }
@@ -639,8 +670,8 @@ async fn those_that_were_refused_keep_their_turns() {
     let all: Vec<&str> = all.iter().map(|(job, _)| &**job).collect();
     assert_eq!(all, ["c", "e", "a", "b", "d"]);
     assert_eq!(hold.look(&lane(1), MANY, NOW).best, Some(5));
-    drop(hold.pick(&lane(1), 1, 1, 0, NOW));
-    let mut out = hold.pick(&lane(1), 1, 1, 0, NOW);
+    drop(hold.pick(&lane(1), ask(1, 1, 0), NOW));
+    let mut out = hold.pick(&lane(1), ask(1, 1, 0), NOW);
     assert_eq!(hold.start(&mut out).len(), 1, "c leaves");
     let view = hold.look(&lane(1), MANY, NOW);
     assert_eq!(
@@ -652,10 +683,10 @@ async fn those_that_were_refused_keep_their_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_is_woken_by_what_may_help() {
-    let (hold, now) = (hold(), Instant::now());
-    hold.fetched(&lane(1), &gate(&["g"]), now);
+    let hold = hold();
+    let waiter = stand(&hold, 1, &gate(&["g"]));
+    let another = || visit(&hold, 1, &gate(&["g"]));
     let lanes = [lane(1)];
-    let waiter = Standing::new(&hold, lanes.to_vec());
     let woken = async || {
         tokio::time::timeout(Duration::ZERO, waiter.woken())
             .await
@@ -669,34 +700,34 @@ async fn who_waits_is_woken_by_what_may_help() {
     let key = |name| Key::new(name).unwrap();
     hold.wake_keys(&[(Space::Queue, key("q"))]);
     assert!(woken().await, "the queue's own");
-    hold.nudge(&lanes[0]);
+    drop(another());
     assert!(!woken().await, "nothing is held");
     hold.wake(&limits(&["q"]));
     assert!(!woken().await, "a job's key of that name");
-    drop(Standing::new(&hold, lanes.to_vec()));
+    drop(stand(&hold, 1, &gate(&["g"])));
     assert!(!woken().await, "one behind has left");
     hold.add(vec![job("a", 0, &["k"])]);
     assert!(woken().await, "what came may start");
-    hold.nudge(&lanes[0]);
+    drop(another());
     assert!(woken().await, "it may be asked for");
     hold.wake(&limits(&["k"]));
     assert!(woken().await, "a held job's");
     let refuse = || {
-        let held = hold.pick(&lanes[0], 1, MANY, 0, NOW).remove(0);
+        let held = hold.pick(&lanes[0], ask(1, MANY, 0), NOW).remove(0);
         let refused = refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"));
         held.refuse(refused);
     };
     refuse();
-    hold.nudge(&lanes[0]);
+    drop(another());
     hold.wake_keys(&[(Space::Queue, key("k"))]);
     assert!(!woken().await, "a queue of that name");
-    assert!(hold.pick(&lanes[0], 1, MANY, 0, NOW).is_empty());
+    assert!(hold.pick(&lanes[0], ask(1, MANY, 0), NOW).is_empty());
     hold.wake_keys(&[(Space::Queue, key("q"))]);
     assert!(woken().await);
     refuse();
     hold.ask_all();
     assert!(woken().await);
-    let held = hold.pick(&lanes[0], 1, MANY, 0, NOW).remove(0);
+    let held = hold.pick(&lanes[0], ask(1, MANY, 0), NOW).remove(0);
     hold.take_back(start(&hold, held).unwrap());
     assert!(woken().await, "it may start here");
     let offers = hold.offer(&hold.unwanted(Duration::ZERO));
@@ -710,24 +741,61 @@ async fn who_waits_is_woken_by_what_may_help() {
     assert!(woken().await);
 }
 
+/// A slot that ends while a FETCH looks for jobs wakes nobody: it looks once more before it waits.
+#[tokio::test(start_paused = true)]
+async fn what_was_woken_since_a_worker_came_is_not_missed() {
+    let hold = hold();
+    for (wakes, is_woken) in [(0, false), (1, true), (2, true)] {
+        hold.wake(&limits(&["earlier"]));
+        let mut waits = visit(&hold, 1, &gate(&["g"]));
+        (0..wakes).for_each(|_| hold.wake(&limits(&["g"])));
+        waits.stand(Instant::now());
+        let woken = async || {
+            let woken = tokio::time::timeout(Duration::ZERO, waits.woken());
+            woken.await.is_ok()
+        };
+        assert_eq!(woken().await, is_woken);
+        assert!(!woken().await, "once");
+    }
+}
+
+/// A worker that leaves, in whatever way, wakes who may have what it has left.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_wakes_the_first_who_waits() {
+    let hold = hold();
+    let first = visit(&hold, 1, &gate(&[]));
+    let waits = stand(&hold, 1, &gate(&[]));
+    hold.add(vec![job("a", 0, &["k"])]);
+    let woken = async || {
+        let woken = tokio::time::timeout(Duration::ZERO, waits.woken());
+        woken.await.is_ok()
+    };
+    assert!(woken().await && !woken().await, "it came");
+    drop(first);
+    assert!(woken().await && !woken().await);
+    drop(visit(&hold, 2, &gate(&[])));
+    assert!(!woken().await, "others' jobs");
+    let view = hold.look(&lane(2), 1, NOW);
+    assert!(view.is_held_for_others && !view.is_held);
+    let own = hold.look(&lane(1), 1, NOW);
+    assert!(own.is_held && !own.is_held_for_others);
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_found_the_hold_full_of_what_is_on_its_way_is_woken_when_it_comes() {
     let (hold, now) = (hold(), Instant::now());
-    let waiter = Standing::new(&hold, vec![lane(1)]);
+    let waiter = stand(&hold, 1, &gate(&[]));
     let woken = async || {
         let woken = tokio::time::timeout(Duration::ZERO, waiter.woken());
         woken.await.is_ok()
     };
-    let (one, three) = (hold.asking(&lane(2), 1, now), hold.asking(&lane(2), 3, now));
+    let (one, three) = (hold.expect(&lane(2), 1, now), hold.expect(&lane(2), 3, now));
     one.answered(Behind::More);
     assert!(!woken().await, "it found nothing yet");
-    assert_eq!(
-        hold.lookahead(&lane(1), most(4, 1 << 20)),
-        Lookahead::Free(1)
-    );
-    let other = hold.asking(&lane(3), 2, now);
-    assert_eq!(hold.lookahead(&lane(1), most(4, 1 << 20)), Lookahead::Soon);
-    let has_more = || hold.look(&lane(2), MANY, NOW).has_more;
+    assert_eq!(hold.places(&lane(1), most(4, 1 << 20)), Lookahead::Free(1));
+    let other = hold.expect(&lane(3), 2, now);
+    assert_eq!(hold.places(&lane(1), most(4, 1 << 20)), Lookahead::Soon);
+    let has_more = || !hold.look(&lane(2), MANY, NOW).is_exhausted;
     assert!(has_more());
     three.answered(Behind::Nothing);
     assert!(woken().await && !has_more());
@@ -736,17 +804,11 @@ async fn who_found_the_hold_full_of_what_is_on_its_way_is_woken_when_it_comes() 
     assert_eq!(hold.of_queue("q"), (0, 0));
     let coming = hold.coming(&lane(2), 1, now);
     assert_eq!(hold.of_queue("q"), (0, 1));
-    assert_eq!(hold.promised("q", &Gate::default()), 1);
-    assert_eq!(
-        hold.lookahead(&lane(1), most(4, 1 << 20)),
-        Lookahead::Free(2)
-    );
+    assert_eq!(hold.promise(&lane(1), &gate(&[]), NOW).jobs, 1);
+    assert_eq!(hold.places(&lane(1), most(4, 1 << 20)), Lookahead::Free(2));
     drop(coming);
     assert_eq!(hold.of_queue("q"), (0, 0));
-    assert_eq!(
-        hold.lookahead(&lane(1), most(4, 1 << 20)),
-        Lookahead::Free(3)
-    );
+    assert_eq!(hold.places(&lane(1), most(4, 1 << 20)), Lookahead::Free(3));
     hold.add(vec![job("a", 0, &["k"])]);
     assert_eq!(hold.of_queue("q"), (1, 0));
     assert_eq!(hold.counts()["q"], 1);
@@ -831,12 +893,12 @@ async fn other_limits_apply_at_once_and_in_order() {
     }
     hold.add(jobs);
     // Both keys are shut.
-    for held in hold.pick(&lane(1), 1, MANY, 0, NOW) {
+    for held in hold.pick(&lane(1), ask(1, MANY, 0), NOW) {
         held.refuse(refusal(Refused::ForSlot(Timestamp(0)), Arc::from("p")));
     }
-    assert!(hold.pick(&lane(1), 1, MANY, 0, NOW).is_empty());
+    assert!(hold.pick(&lane(1), ask(1, MANY, 0), NOW).is_empty());
     under(&hold, 1, |_| &["c"]);
-    let picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["a1", "b1", "a2", "b2"]);
     let on_c = |held: &Pick| held.edition == 1 && held.claimed.limited[0].key.as_str() == "c";
     assert!(picked.iter().all(on_c));
@@ -847,7 +909,10 @@ async fn other_limits_apply_at_once_and_in_order() {
         2,
         |job| if job.starts_with('a') { &["a"] } else { &["b"] },
     );
-    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)), ["a1", "b1"]);
+    assert_eq!(
+        ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)),
+        ["a1", "b1"]
+    );
     assert_eq!(hold.len(), 4);
 }
 
@@ -855,13 +920,13 @@ async fn other_limits_apply_at_once_and_in_order() {
 async fn a_job_in_hand_during_a_change_is_asked_again() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("a2", 0, &["a"])]);
-    let picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
     under(&hold, 1, |_| &["a"]);
     for held in picked {
         held.refuse(refusal(Refused::Paused, Arc::from("p")));
     }
     // It was refused under limits that are no more, and it waits beside its like until it is picked.
-    let picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["a2", "a1"]);
     assert_eq!(
         picked.iter().map(|held| held.edition).collect::<Vec<_>>(),
@@ -870,10 +935,10 @@ async fn a_job_in_hand_during_a_change_is_asked_again() {
     drop(picked);
     under(&hold, 1, |_| &["a"]);
     assert!(hold.before(1).is_empty());
-    let picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
     assert_eq!(picked.len(), 1, "they are one group again");
     drop(picked);
-    let mut picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
+    let mut picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["a1", "a2"], "and in order");
     assert_eq!(hold.start(&mut picked).len(), 2);
 }
@@ -892,7 +957,7 @@ async fn what_was_found_for_an_earlier_claim_is_not_for_a_newer_one() {
         job: held.claimed.job.clone(),
     };
     hold.relimit(1, found.iter().map(of).collect());
-    let held = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
+    let held = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
     assert_eq!(
         (held.edition, held.claimed.limited[0].key.as_str()),
         (0, "b")
@@ -903,7 +968,7 @@ async fn what_was_found_for_an_earlier_claim_is_not_for_a_newer_one() {
 async fn a_picked_job_may_make_room_soon_and_its_end_says_nothing_of_a_later_claim() {
     let hold = hold();
     hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
-    let full = || hold.lookahead(&lane(1), most(2, 1 << 20));
+    let full = || hold.places(&lane(1), most(2, 1 << 20));
     assert_eq!(full(), Lookahead::Full);
     let oldest = hold.pick_oldest(&lane(1).queue).unwrap();
     let next = hold.pick_oldest(&lane(1).queue).unwrap();
@@ -915,7 +980,7 @@ async fn a_picked_job_may_make_room_soon_and_its_end_says_nothing_of_a_later_cla
     assert!(hold.hide("b"));
     hold.show("b");
     drop(next);
-    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, 0, NOW)), ["b"]);
+    assert_eq!(ids(&hold.pick(&lane(1), ask(9, MANY, 0), NOW)), ["b"]);
 
     // The backend hands it out again.
     let mut again = job("a", 0, &["k"]);
@@ -923,34 +988,29 @@ async fn a_picked_job_may_make_room_soon_and_its_end_says_nothing_of_a_later_cla
     hold.add(vec![again]);
     oldest.gone();
     assert!(hold.has_claim("a", Gen(2)), "the earlier claim ended");
-    let all = hold.pick(&lane(1), 9, MANY, 0, NOW).into_iter();
+    let all = hold.pick(&lane(1), ask(9, MANY, 0), NOW).into_iter();
     all.for_each(Pick::gone);
     assert!(!hold.has("a"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
-    let no = |hold: &Hold| Refusal {
-        asked: hold.wakes(),
-        ..refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"))
-    };
-    let may_ask = |hold: &Arc<Hold>| hold.pick(&lane(1), 1, MANY, 0, NOW).len() == 1;
+    let no = || refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"));
+    let may_ask = |hold: &Arc<Hold>| hold.pick(&lane(1), ask(1, MANY, 0), NOW).len() == 1;
 
     let hold = hold();
     hold.add(vec![job("a", 0, &["k"])]);
-    let a = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
-    let refused = no(&hold);
+    let a = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
     hold.wake(&limits(&["other"]));
-    a.refuse(refused);
+    a.refuse(no());
     assert!(
         !may_ask(&hold),
         "the end of another key's slot is nothing to it"
     );
     hold.wake(&limits(&["k"]));
-    let a = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
-    let refused = no(&hold);
+    let a = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
     hold.wake(&limits(&["k"]));
-    a.refuse(refused);
+    a.refuse(no());
     assert!(may_ask(&hold));
 }
 
@@ -960,7 +1020,7 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
     let refuse = |refused, rescheduled| {
         let hold = hold();
         hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
-        let held = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
+        let held = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
         let policy = Arc::from("k");
         held.refuse(Refusal {
             rescheduled,
@@ -1006,7 +1066,7 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
         held
     };
     hold.add((1..=5).map(|n| claim(&n.to_string(), n)).collect());
-    let in_hand = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
+    let in_hand = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
     assert!(hold.claimed("1").is_none());
     let old = |claimed: &Claimed| claimed.generation <= Gen(4);
     let wanted: Vec<Claimed> = hold.unwanted(Duration::ZERO);
@@ -1015,7 +1075,7 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     assert_eq!(hold.offer(&wanted).len(), 3, "one is in hand, one is new");
     assert!(hold.offer(&wanted).is_empty(), "once");
     assert!(hold.is_offered(&wanted[0]) && !hold.is_offered(&in_hand.claimed));
-    let picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["5"]);
     assert_eq!(hold.start(&mut { picked }).len(), 1);
     drop(in_hand);
@@ -1036,7 +1096,7 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     // A cancel finds it, and one that fails changes nothing.
     assert!(hold.hide("2") && hold.hide("3"));
     hold.show("2");
-    let picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["1"]);
     assert_eq!(hold.start(&mut { picked }).len(), 1);
     tokio::time::advance(Duration::from_secs(27)).await;
@@ -1048,12 +1108,12 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     let ours: Vec<_> = offers.map(|of| (of, Gen(9))).collect();
     hold.end_offers(&ours);
     assert!(!hold.has_offers());
-    let picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["2", "4"]);
     assert_eq!(picked[0].claimed.generation, Gen(9));
     assert_eq!(hold.start(&mut { picked }).len(), 2);
     hold.show("3");
-    let picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["3"]);
     assert_eq!(hold.start(&mut { picked }).len(), 1);
     // The backend hands one out again.
@@ -1102,7 +1162,7 @@ fn of_two_words_of_the_backend_the_later_counts() {
     let known = proof();
     assert_eq!((known.at, known.granted), (then + second, second));
     // Nothing that was said before a doubt counts against what is said after it.
-    let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+    let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
     picked[0].doubt();
     drop(picked);
     hold.proved("a", then, 30 * second);
@@ -1112,7 +1172,7 @@ fn of_two_words_of_the_backend_the_later_counts() {
 #[tokio::test(start_paused = true)]
 async fn only_who_has_next_to_nothing_shows_that_places_are_lacking() {
     let (hold, idle) = (hold(), Duration::from_secs(10));
-    let look = |scope| hold.lookahead(&lane(scope), most(4, 1 << 20));
+    let look = |scope| hold.places(&lane(scope), most(4, 1 << 20));
     hold.add(["a", "b", "c"].map(|id| job(id, 0, &["k"])).to_vec());
     assert_eq!(look(1), Lookahead::Full);
     assert!(!hold.lacked_places(idle), "it has its share");
@@ -1131,7 +1191,7 @@ async fn only_who_has_next_to_nothing_shows_that_places_are_lacking() {
 #[tokio::test(start_paused = true)]
 async fn what_no_worker_asks_for_is_not_due_where_that_matters() {
     let hold = hold();
-    let ask = |scope| hold.fetched(&lane(scope), &Gate::default(), Instant::now());
+    let ask = |scope| drop(visit(&hold, scope, &gate(&[])));
     for scope in 1..=3 {
         let mut held = job(&scope.to_string(), 0, &["k"]);
         held.claimed.scope = scope;
@@ -1141,7 +1201,7 @@ async fn what_no_worker_asks_for_is_not_due_where_that_matters() {
     let since = Instant::now();
     tokio::time::advance(Duration::from_secs(10)).await;
     ask(2);
-    let _waits = Standing::new(&hold, vec![lane(3)]);
+    let _waits = stand(&hold, 3, &gate(&[]));
     assert_eq!(due(&hold, Some(since)), ["2", "3"]);
     // They are looked at again soon.
     tokio::time::advance(Duration::from_millis(500)).await;
@@ -1171,7 +1231,7 @@ async fn a_claim_is_due_by_the_last_word_on_it() {
     assert_eq!(due(&hold, None), ["a", "c"], "a third is over, but for b");
     assert_eq!(due(&hold, None), none, "they have been told");
     // What is in hand is not kept, and what was doubted there is due at once.
-    let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+    let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
     assert_eq!(ids(&picked), ["a"]);
     seconds(1).await;
     assert_eq!(due(&hold, None), ["c"]);
@@ -1223,8 +1283,7 @@ async fn what_is_due_is_found_among_many() {
     for _ in 0..20_000 {
         assert!(hold.due(None, 256).is_none());
         hold.tidy(Instant::now());
-        assert_eq!(hold.promised("q", &gate(&[])), 0);
-        assert!(!hold.is_refused(&lane(1), &gate(&[]), NOW));
+        assert_eq!(hold.promise(&lane(1), &gate(&[]), NOW), Promise::default());
         assert!(hold.is_full_of("q", most(1, 1 << 40), |_| true));
     }
     // A walk over all of them for each look takes minutes.
@@ -1237,9 +1296,10 @@ async fn what_is_due_is_found_among_many() {
 #[tokio::test(start_paused = true)]
 async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     let hold = hold();
-    let named = |hold: &Hold| {
-        let mut named: Vec<String> = Vec::new();
-        named.extend(hold.take_unnamed().iter().map(|of| of.job.to_string()));
+    let named = |hold: &Arc<Hold>| {
+        let mut unnamed = hold.unnamed();
+        let named: Vec<String> = unnamed.claims.iter().map(|of| of.job.to_string()).collect();
+        unnamed.claims.clear();
         named
     };
     assert!(named(&hold).is_empty());
@@ -1250,7 +1310,7 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     };
     hold.add((1..=4).map(|n| numbered(&n.to_string(), n)).collect());
     hold.forget("2");
-    let picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+    let picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
     assert_eq!(
         (ids(&picked), named(&hold)),
         (vec!["1"], vec!["3".into(), "4".into()])
@@ -1259,16 +1319,21 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     assert_eq!(named(&hold), ["1"], "it was not asked for");
     assert!(named(&hold).is_empty(), "once");
     // All of them once more, but for what is in hand.
-    let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
+    let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
     hold.unname_all();
     assert_eq!(named(&hold), ["3", "4"]);
     picked[0].named = true;
     drop(picked);
     assert!(named(&hold).is_empty(), "once");
-    // The store did not hear of one of them.
-    let claim = hold.claimed("3").expect("it waits");
-    hold.unname(&[claim.clone(), claim]);
-    assert_eq!(named(&hold), ["3"]);
+    // The store heard of the first of them only.
+    hold.unname_all();
+    let mut unnamed = hold.unnamed();
+    assert!(named(&hold).is_empty(), "they are being named");
+    unnamed.claims.remove(0);
+    hold.forget("4");
+    hold.add(vec![numbered("4", 14)]);
+    drop(unnamed);
+    assert_eq!(named(&hold), ["3", "4"]);
     // What is ours again was taken over, and is named under its new number.
     let offers = hold.offer(&hold.unwanted(Duration::ZERO));
     assert_eq!(offers.len(), 3);
@@ -1276,7 +1341,9 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     assert!(offers.iter().all(|of| hold.is_offered(of)));
     let ours: Vec<_> = offers.into_iter().zip((20..).map(Gen)).collect();
     hold.end_offers(&ours);
-    let numbers: Vec<Gen> = hold.take_unnamed().iter().map(|of| of.generation).collect();
+    let mut unnamed = hold.unnamed();
+    let numbers: Vec<Gen> = unnamed.claims.iter().map(|of| of.generation).collect();
+    unnamed.claims.clear();
     assert_eq!(numbers, [Gen(20), Gen(21), Gen(22)]);
     // The backend gives one again.
     hold.add(vec![numbered("3", 29)]);
@@ -1301,7 +1368,7 @@ async fn what_is_known_of_a_key_is_forgotten_after_a_second() {
         Refused::Until(NOW.plus(9_000_000)),
     ] {
         let pick = hold
-            .pick(&lane(1), 1, MANY, 0, NOW.plus(2_000_000))
+            .pick(&lane(1), ask(1, MANY, 0), NOW.plus(2_000_000))
             .remove(0);
         pick.refuse(refusal(refused, Arc::from("k")));
         let may_ask = |after| hold.look(&lane(1), MANY, NOW.plus(after)).askable == 1;
@@ -1320,7 +1387,7 @@ async fn many_keys_are_asked_again_one_after_the_other() {
     let hold = hold();
     let names: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
     hold.add(names.iter().map(|id| job(id, 0, &[id.as_str()])).collect());
-    for pick in hold.pick(&lane(1), 1, MANY, 0, NOW) {
+    for pick in hold.pick(&lane(1), ask(1, MANY, 0), NOW) {
         pick.refuse(refusal(Refused::ForSlot(NOW), Arc::from("k")));
     }
     let askable = |after| hold.look(&lane(1), MANY, NOW.plus(after)).askable;
@@ -1328,12 +1395,12 @@ async fn many_keys_are_asked_again_one_after_the_other() {
     let begun = std::time::Instant::now();
     for _ in 0..20_000 {
         assert!(hold.look(&lane(1), MANY, NOW).prospect.slot.is_some());
-        assert!(hold.pick(&lane(1), 1, 2, 0, NOW).is_empty());
+        assert!(hold.pick(&lane(1), ask(1, 2, 0), NOW).is_empty());
     }
     // A walk over all of them for each question takes minutes.
     assert!(begun.elapsed() < Duration::from_secs(10));
     hold.wake(&limits(&["7"]));
-    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)), ["7"]);
+    assert_eq!(ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)), ["7"]);
 }
 
 /// A job that takes a group's share of key `k`, by weight.
@@ -1376,22 +1443,24 @@ async fn groups_with_a_share_leave_by_what_they_were_served() {
         served,
         virtual_time: 0,
     };
-    hold.note_served(&[served("a", 3_000), served("b", 2_500)], NOW);
+    hold.served(&[served("a", 3_000), served("b", 2_500)], NOW);
     assert_eq!(hold.count_before("a0", |_| true), 4, "b0 to b3");
-    let picks = hold.pick(&lane, 8, 8, 0, NOW);
+    let picks = hold.pick(&lane, ask(8, 8, 0), NOW);
     let names: Vec<_> = picks.iter().map(|pick| &*pick.claimed.job).collect();
     assert_eq!(names, ["b0", "b1", "b2", "b3", "a0", "b4", "b5", "a1"]);
     drop(picks);
-    let mut picks = hold.pick(&lane, 1, 1, 0, NOW);
+    let mut picks = hold.pick(&lane, ask(1, 1, 0), NOW);
     picks.pop().unwrap().refuse(Refusal {
         refused: Refused::Until(NOW.plus(400_000)),
         at: NOW,
-        asked: hold.wakes(),
         by: None,
         rescheduled: None,
     });
-    assert!(hold.pick(&lane, 9, 9, 0, NOW).is_empty(), "neither group");
-    assert_eq!(hold.pick(&lane, 1, 9, 0, NOW.plus(400_000)).len(), 2);
+    assert!(
+        hold.pick(&lane, ask(9, 9, 0), NOW).is_empty(),
+        "neither group"
+    );
+    assert_eq!(hold.pick(&lane, ask(1, 9, 0), NOW.plus(400_000)).len(), 2);
 }
 
 /// So many jobs of so many keys, and the least time in which one of them was looked after a hundred times.
@@ -1404,7 +1473,9 @@ fn time_of_each(jobs: usize, keys: usize) -> Duration {
     let key = |nth: usize| format!("k{}", nth % keys);
     let held = |nth: usize| job(&nth.to_string(), 0, &[&key(nth)]);
     hold.add((0..jobs).map(held).collect());
-    assert_eq!(hold.take_unnamed().len(), jobs);
+    let mut unnamed = hold.unnamed();
+    assert_eq!(unnamed.claims.len(), jobs);
+    unnamed.claims.clear();
     let some = jobs / 4 * 3;
     let (name, freed) = (some.to_string(), limits(&[&key(some)]));
     let now = Instant::now();
@@ -1413,9 +1484,9 @@ fn time_of_each(jobs: usize, keys: usize) -> Duration {
         for _ in 0..100 {
             hold.proved(&name, now, Duration::from_secs(30));
             assert!(hold.seen(&name, NOW).is_some() && hold.claimed(&name).is_some());
-            assert!(hold.take_unnamed().is_empty());
+            assert!(hold.unnamed().claims.is_empty());
             hold.wake(&freed);
-            hold.lookahead(&lane(1), most(jobs, usize::MAX));
+            hold.places(&lane(1), most(jobs, usize::MAX));
         }
         begun.elapsed()
     };

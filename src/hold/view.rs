@@ -11,11 +11,9 @@ use super::held::{Held, Offer};
 use super::lane::Lane;
 use super::locked::Hold;
 use super::places::Amount;
-use super::prospect::Prospect;
 use super::queue::Queue;
 use super::state::{Known, Whereabouts};
 use ojs_limit::{Cost, Key, Limited, Limits, PolicyAndKey, Share, Space, Timestamp};
-use ojs_policy::Gate;
 use ojs_policy::subqueue::Subqueue;
 use ojs_store::{Claimed, Gen};
 
@@ -39,37 +37,6 @@ pub struct Front {
     pub keys: Vec<(PolicyAndKey, usize)>,
 }
 
-/// One lane, as a FETCH sees it.
-#[derive(Clone, Debug)]
-pub struct LaneView {
-    /// How many of its jobs may be asked for.
-    pub askable: usize,
-    /// Whether the backend must be asked before a held job goes out: the lane has shown a higher priority than the best
-    /// that is held here.
-    pub is_outranked: bool,
-    /// Whether and when a job could start by itself.
-    pub prospect: Prospect,
-    /// Whether the backend may have more jobs than it gave, as far as its last answer tells.
-    pub has_more: bool,
-    /// When the backend was last asked for jobs.
-    pub asked_at: Option<Instant>,
-    /// The highest priority that is held here, whether or not it may be asked for.
-    pub best: Option<i32>,
-}
-
-/// The jobs of one subqueue that are held.
-#[derive(Clone, Debug)]
-pub struct HeldOfSubqueue {
-    /// How many wait.
-    pub jobs: usize,
-    /// Whether one of them was refused, and may not be asked for yet.
-    pub is_refused: bool,
-    /// Whether it was the key that they share by weight which refused it.
-    pub waits_for_turn: bool,
-    /// What limits one of them.
-    pub limits: Arc<[Limited]>,
-}
-
 /// Held jobs of a subqueue that are limited alike.
 #[derive(Clone, Debug)]
 pub struct Heads {
@@ -83,20 +50,6 @@ pub struct Heads {
     pub limits: Arc<[Limited]>,
     /// The limit that has no room for them, if one has none.
     pub shut_by: Option<PolicyAndKey>,
-}
-
-impl Default for LaneView {
-    /// A lane that nobody has asked for.
-    fn default() -> LaneView {
-        LaneView {
-            askable: 0,
-            is_outranked: false,
-            prospect: Prospect::default(),
-            has_more: true,
-            asked_at: None,
-            best: None,
-        }
-    }
 }
 
 impl Hold {
@@ -373,78 +326,10 @@ impl Hold {
             .collect()
     }
 
-    /// What a FETCH has to know of a lane, all at one moment. It counts no more than `most` jobs that may be asked for.
-    pub fn look(&self, lane: &Lane, most: usize, now: Timestamp) -> LaneView {
-        let state = self.state();
-        let Some(queue) = state.queues.get(lane) else {
-            return LaneView::default();
-        };
-        let first = queue.groups.first();
-        LaneView {
-            askable: queue.groups.count_askable(most, now),
-            is_outranked: first.is_some_and(|group| queue.highest > Some(group.priority)),
-            prospect: queue.prospect(),
-            has_more: queue.more,
-            asked_at: queue.asked_at,
-            best: first.map(|group| group.priority),
-        }
-    }
-
     /// How many jobs of a queue are known that were claimed from its subqueues.
     pub fn heads(&self, queue: &str) -> usize {
         let state = self.state();
         state.queues.of_queue(queue).map(|lane| lane.heads).sum()
-    }
-
-    /// The waiting jobs of a lane that were claimed from subqueues.
-    pub fn of_subqueues(&self, lane: &Lane, now: Timestamp) -> HashMap<Subqueue, HeldOfSubqueue> {
-        let state = self.state();
-        let queue = state.queues.get(lane).filter(|queue| queue.heads > 0);
-        let mut found = HashMap::new();
-        for group in queue.into_iter().flat_map(Queue::all_groups) {
-            // Jobs that are limited alike come from one subqueue.
-            if let Some(subqueue) = group.jobs.front().and_then(|held| held.subqueue) {
-                let here = found.entry(subqueue).or_insert_with(|| HeldOfSubqueue {
-                    jobs: 0,
-                    is_refused: false,
-                    waits_for_turn: true,
-                    limits: Arc::clone(&group.limits),
-                });
-                here.jobs += group.jobs.len();
-                if !group.may_ask(now) {
-                    here.is_refused = true;
-                    here.waits_for_turn &= group.waits_for_turn();
-                }
-            }
-        }
-        found
-    }
-
-    /// The limit that the jobs of a lane wait for that are expected to start first.
-    pub fn waits_for(&self, lane: &Lane) -> Option<PolicyAndKey> {
-        let state = self.state();
-        let [time, slot] = state.queues.get(lane)?.groups.next_starts();
-        time.or(slot)?.refused_by.clone()
-    }
-
-    /// Up to `max` waiting jobs of the lane, with their attempts, that are `alike` and not proven since `before`, next
-    /// to leave first: they are proven together with the one that is due.
-    pub fn unproven(
-        &self,
-        lane: &Lane,
-        alike: impl Fn(&Claimed) -> bool,
-        before: Instant,
-        max: usize,
-    ) -> Vec<(Arc<str>, Option<u32>)> {
-        let state = self.state();
-        let Some(queue) = state.queues.get(lane) else {
-            return Vec::new();
-        };
-        (queue.jobs())
-            .filter(|held| held.proof.at < before && alike(&held.claimed))
-            .take(max)
-            .map(|held| (held.claimed.job.clone(), held.claimed.attempt))
-            .collect()
     }
 
     /// The claims of waiting jobs that are over, of lanes that no worker has asked for since then.
@@ -461,61 +346,6 @@ impl Hold {
         let state = self.state();
         let held = state.find(job);
         held.is_some_and(|held| held.proof.deadline <= Instant::now())
-    }
-
-    /// Jobs of the queue, over all scopes, that wait for nothing but the gate's own limits, with those in
-    /// flight: what the queue's room is already promised to.
-    pub fn promised(&self, queue_name: &str, gate: &Gate) -> usize {
-        let state = self.state();
-        let of_queue = state.queues.of_queue(queue_name);
-        of_queue
-            .map(|queue| {
-                let groups = queue.groups.of_few_limits(gate.limited.len());
-                let waiting: usize = groups.map(|group| group.jobs.len()).sum();
-                waiting + queue.in_flight
-            })
-            .sum()
-    }
-
-    /// Whether a held job of the lane that waits for nothing but the gate's own limits was refused, and
-    /// may not be asked for yet: then there is no room for another either, and the store need not be asked.
-    pub fn is_refused(&self, lane: &Lane, gate: &Gate, now: Timestamp) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        let state = self.state();
-        let Some(queue) = state.holding(lane) else {
-            return false;
-        };
-        let mut groups = queue.groups.of_few_limits(gate.limited.len());
-        groups.any(|group| group.has_jobs() && !group.may_ask(now))
-    }
-
-    /// The claims of which the store has not heard, each given once; but for picked ones, for which the question of
-    /// their start is the first word.
-    pub fn take_unnamed(&self) -> Vec<Claimed> {
-        let mut state = self.state();
-        let now = Instant::now();
-        let held = state.unnamed.iter().filter_map(|job| state.find(job));
-        // What is past its deadline may run elsewhere.
-        let lasts = held.filter(|held| held.proof.deadline > now);
-        let mut unnamed: Vec<Claimed> = lasts.map(|held| held.claimed.clone()).collect();
-        unnamed.sort_by_key(|claimed| claimed.generation);
-        for claimed in &unnamed {
-            state.unnamed.remove(&claimed.job);
-        }
-        unnamed
-    }
-
-    /// The store did not hear of these claims: they are to be named again.
-    pub fn unname(&self, claims: &[Claimed]) {
-        let mut state = self.state();
-        for claimed in claims {
-            let known = state.jobs.get(&claimed.job);
-            if known.is_some_and(|known| known.generation == claimed.generation) {
-                state.unnamed.insert(claimed.job.clone());
-            }
-        }
     }
 
     /// All that is held is to be named to the store once more: a sibling may have taken it for running.

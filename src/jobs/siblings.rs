@@ -403,10 +403,9 @@ pub(crate) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
             }
             sidecar.wake(&pick.claimed.limited);
         }
-        // A newer claim of ours may have taken its place.
-        Ok(_) if sidecar.hold.has_claim(&job, claim) => pick.gone(),
+        Ok(_) => pick.gone(),
         // The next question of a start tells.
-        _ => {}
+        Err(_) => {}
     }
 }
 
@@ -449,6 +448,7 @@ mod tests {
     use super::*;
     use crate::equipment::claims::TestClaim as _;
     use crate::equipment::held::held_of;
+    use crate::hold::PickAsk;
     use crate::limit::Timestamp;
     use crate::store::guard::{Guard, OnStoreError};
     use crate::store::memory::MemoryStore;
@@ -464,10 +464,15 @@ mod tests {
         let (claimed, lane) = (held.claimed.clone(), held.lane());
         sidecar.hold.add(vec![held]);
         inner.set(Change::Offer { claimed }).await.unwrap();
+        let ask = PickAsk {
+            most: 1,
+            spare: 0,
+            want: 1,
+        };
         let pick = || {
             sidecar
                 .hold
-                .pick(&lane, 1, 1, 0, Timestamp(1_000_000))
+                .pick(&lane, ask, Timestamp(1_000_000))
                 .remove(0)
         };
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::desk::shadow::{Begun, Shadow, Sighting, Went};
 use crate::desk::{Live, Proxy, Sidecar, micros};
-use crate::hold::{self, Held, Lane, Pick, Proof, Refused, Relimited, Wakes};
+use crate::hold::{self, Held, Lane, Pick, PickAsk, Proof, Refused, Relimited};
 use crate::inquiry::drop::acting;
 use crate::inquiry::job::{self, Shown};
 use crate::json::Json;
@@ -23,7 +23,11 @@ use crate::wire::ojs::REPLY_DEPTH;
 const MOST: usize = 10_000;
 /// So many jobs of a queue are asked for in one call, and of them so many under the same limits.
 const AT_ONCE: usize = 64;
-const ALIKE: usize = 16;
+const ASK: PickAsk = PickAsk {
+    most: AT_ONCE,
+    spare: 0,
+    want: 16,
+};
 /// How long a virtual slot outlives a sidecar that says nothing any more, in microseconds.
 const LEASE: u64 = 30_000_000;
 /// How often it is looked at what has become old.
@@ -283,7 +287,7 @@ impl Play<'_> {
         self.follow();
         loop {
             let (hold, now) = (&self.begun.hold, self.now());
-            let pick = |lane: Lane| hold.pick(&lane, ALIKE, AT_ONCE, 0, now);
+            let pick = |lane: Lane| hold.pick(&lane, ASK, now);
             let picked: Vec<Pick> = self.lanes().flat_map(pick).collect();
             let asks = self.still_tried(picked);
             if asks.is_empty() {
@@ -342,7 +346,6 @@ impl Play<'_> {
 
     async fn ask(&mut self, picked: Vec<Pick>) {
         let Begun { store, hold, .. } = self.begun;
-        let wakes = hold.wakes();
         let taken = {
             let asks: Vec<&Claimed> = picked.iter().map(|pick| &pick.claimed).collect();
             store.take(&asks, asks.len()).await
@@ -351,10 +354,10 @@ impl Play<'_> {
             let at = store.now().plus(NO_WORD);
             picked
                 .into_iter()
-                .for_each(|pick| refuse(pick, (Refused::Until(at), None), store.now(), wakes));
+                .for_each(|pick| refuse(pick, (Refused::Until(at), None), store.now()));
             return;
         };
-        hold.note_served(&taken.served, store.now());
+        hold.served(&taken.served, store.now());
         let mut started = Vec::new();
         let verdicts = taken.verdicts.into_iter();
         // What the first of a group was told holds for the group.
@@ -370,7 +373,7 @@ impl Play<'_> {
                     why,
                     at,
                     action,
-                } => self.refused(pick, (which, &why, at), action, wakes),
+                } => self.refused(pick, (which, &why, at), action),
                 Verdict::Unasked => {}
                 Verdict::HasRow | Verdict::Outdated | Verdict::Unfit => self.forget(pick),
             }
@@ -414,7 +417,6 @@ impl Play<'_> {
         pick: Pick,
         (which, why, at): (usize, &Refusal, Option<Timestamp>),
         action: OnLimit,
-        asked: Wakes,
     ) {
         if action == OnLimit::Drop {
             let claimed = &pick.claimed;
@@ -433,7 +435,7 @@ impl Play<'_> {
             run.by.clone_from(&by);
             run.limit = Some(why.strategy);
         }
-        refuse(pick, (Refused::by(why, at), by), self.now(), asked);
+        refuse(pick, (Refused::by(why, at), by), self.now());
     }
 
     /// A job is played no longer.
@@ -537,11 +539,10 @@ fn changed(before: &Live, now: &Live) -> Vec<Arc<str>> {
     names.chain(of_queues).collect()
 }
 
-fn refuse(pick: Pick, (refused, by): (Refused, Option<PolicyAndKey>), at: Timestamp, asked: Wakes) {
+fn refuse(pick: Pick, (refused, by): (Refused, Option<PolicyAndKey>), at: Timestamp) {
     pick.refuse(hold::Refusal {
         refused,
         at,
-        asked,
         by,
         rescheduled: None,
     });

@@ -56,7 +56,7 @@ struct Fetch {
     /// When it comes.
     at: u64,
     /// Its place, once it has found nothing.
-    line: Option<Standing>,
+    line: Option<Visit>,
 }
 
 impl Fleet {
@@ -143,7 +143,7 @@ impl Fleet {
         let is_first = fetch
             .line
             .as_ref()
-            .is_none_or(|line| line.is_first(&lane(1)));
+            .is_none_or(|line| !line.leads().is_empty());
         if now < fetch.at || !is_first {
             return false;
         }
@@ -162,7 +162,7 @@ impl Fleet {
         let started = self.grant(&hold, Timestamp(until)).await;
         let fetch = &mut self.sidecars[nth].fetches[of];
         if started.is_empty() {
-            let stand = || Standing::new(&hold, vec![lane(1)]);
+            let stand = || stand(&hold, 1, &Gate::default());
             fetch.line.get_or_insert_with(stand);
             return false;
         }
@@ -185,15 +185,15 @@ impl Fleet {
 
     /// Picks what may start, and has the store decide.
     async fn grant(&self, hold: &Arc<Hold>, stays: Timestamp) -> Vec<Held> {
-        let (now, asked) = (Timestamp(self.now()), hold.wakes());
-        let mut picked = hold.pick(&lane(1), WANT, WANT + 2, 0, now);
+        let now = Timestamp(self.now());
+        let mut picked = hold.pick(&lane(1), ask(WANT, WANT + 2, 0), now);
         for pick in &mut picked {
             pick.claimed.stays = stays;
             pick.claimed.followed = pick.claimed.followed.min(stays);
         }
         let asks: Vec<&Claimed> = picked.iter().map(|pick| &pick.claimed).collect();
         let taken = self.store.take(&asks, WANT).await.unwrap();
-        hold.note_served(&taken.served, now);
+        hold.served(&taken.served, now);
         let (mut started, mut refused) = (Vec::new(), Vec::new());
         for (pick, verdict) in picked.into_iter().zip(taken.verdicts) {
             match verdict {
@@ -211,7 +211,6 @@ impl Fleet {
             pick.refuse(Refusal {
                 refused,
                 at: now,
-                asked,
                 by: None,
                 rescheduled: None,
             });

@@ -13,14 +13,14 @@ use super::drain::Draining;
 use super::grant::grant;
 use super::handout::{HandOut, Hint};
 use super::request::{Fetch, Outcome};
-use super::section::{Reach, Section, sections_of};
+use super::section::{Course, Reach, Section, sections_of};
 use super::whole::{Whole, pass_whole};
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault, refuse};
+use crate::desk::Proxy;
 use crate::desk::live::Live;
-use crate::desk::{Proxy, Sidecar};
+use crate::hold::Lane;
 use crate::inquiry::{adopt, lookahead, waiting};
-use crate::jobs::siblings;
 use crate::limit::EARLY;
 use crate::policy::Gate;
 use crate::store::LedgerExt;
@@ -31,36 +31,21 @@ use crate::wire::{tick, traces};
 pub(crate) async fn fetch(proxy: &Proxy, mut parts: Box<Parts>, body: Bytes) -> Response<Body> {
     let sidecar = &proxy.sidecar;
     let live = sidecar.control.live.load_full();
-    let (reach, drain) = (Reach::of(sidecar, &live), Draining::of(sidecar));
+    let reach = Reach::of(sidecar, &live);
     let asked = match reach.read(&body) {
         Ok(asked) => asked,
         Err(fault) => return refuse(&parts, fault),
     };
     let mut wanted = Wanted::take(&mut parts, body, asked, live.settings.upstream.timeout);
-    let mut sections = Vec::new();
-    if reach.touches(&wanted) {
-        (wanted.scope, wanted.accepted) = sidecar.scopes.of_known(&wanted.headers);
-        // What is offered is held.
-        if reach.held {
-            siblings::take_over_of(proxy, wanted.scope, wanted.queues()).await;
-        }
-        sections = sections_of(sidecar, wanted.scope, wanted.queues(), &live.policies);
-    }
-    if !drain.narrow(&reach, &mut wanted, &mut sections) {
-        return HandOut::new(proxy.clone()).respond(&parts, Hint::default());
-    }
-    if !sections.iter().any(Section::is_limited) {
-        match pass_whole(proxy, &parts, &mut wanted, &reach).await {
+    let course = reach.course(proxy, &mut wanted).await;
+    let sections = match Draining::of(sidecar).narrow(course, &reach, &mut wanted) {
+        Course::Nothing => return HandOut::new(proxy.clone()).respond(&parts, Hint::default()),
+        Course::Sections(sections) => sections,
+        Course::Whole => match pass_whole(proxy, &parts, &mut wanted, &reach).await {
             Whole::Answer(answer) => return answer,
-            Whole::Held(jobs, came) => {
-                if wanted.asked.is_none() {
-                    wanted.count = jobs;
-                }
-                let queues = (wanted.asked.as_ref()).map_or(&came, |asked| &asked.queues);
-                sections = sections_of(sidecar, wanted.scope, queues, &sidecar.live().policies);
-            }
-        }
-    }
+            Whole::Held(came) => came.sections(sidecar, &mut wanted),
+        },
+    };
     let fetch = boxed(|| Fetch::of(proxy.clone(), wanted, sections, live).answered());
     fetch.await.respond(&parts)
 }
@@ -79,32 +64,39 @@ impl Fetch {
     fn of(proxy: Proxy, wanted: Wanted, sections: Vec<Section>, live: Arc<Live>) -> Fetch {
         let (came, max_wait) = (tick::now(), live.settings.fetch.max_wait);
         let pollers = &proxy.sidecar.fetching.pollers;
+        let open = Gate::default();
+        let asks = sections.iter().flat_map(|section| {
+            let gate = section.gate.as_ref().unwrap_or(&open);
+            section.lanes.iter().map(move |lane| (lane, gate))
+        });
         Fetch {
             came,
             deadline: came + pollers.patience(wanted.worker(), came, max_wait),
+            visit: proxy.sidecar.hold.visit(asks, came),
             proxy,
             wanted: Arc::new(wanted),
             live,
             sections,
-            running: Vec::new(),
             missing: Vec::new(),
             picks: 0,
-            line: None,
         }
+    }
+
+    /// The lanes of all its queues.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.sections.iter().flat_map(|section| &section.lanes)
     }
 
     /// Gathers and grants, again and again while waiting may help.
     async fn answered(mut self) -> Outcome {
-        note_fetched(&self.proxy.sidecar, &self.sections);
         if let Err(error) = adopt::ensure_learnt(&self.proxy).await {
             return Outcome::Lost(error);
         }
         loop {
-            let wakes = self.proxy.sidecar.hold.wakes();
             match self.round().await {
                 Err(theirs) => return theirs,
                 Ok(out) if !out.is_empty() => return self.go(out),
-                Ok(out) => match self.wait(wakes).await {
+                Ok(out) => match self.wait().await {
                     Err(theirs) => return theirs,
                     Ok(true) => {}
                     Ok(false) => return self.go(out),
@@ -152,31 +144,22 @@ impl Fetch {
     fn follow_policies(&mut self) {
         let sidecar = &self.proxy.sidecar;
         self.live = sidecar.control.live.load_full();
-        let lanes = self.sections.iter().flat_map(|section| &section.lanes);
-        let queues: Vec<Arc<str>> = lanes.map(|lane| lane.queue.clone()).collect();
+        let queues: Vec<Arc<str>> = self.lanes().map(|lane| lane.queue.clone()).collect();
         self.sections = sections_of(sidecar, self.wanted.scope, &queues, &self.live.policies);
-        self.running.clear();
     }
 
     /// Its answer: what was granted, or nothing, and why.
     fn go(self, out: HandOut) -> Outcome {
         let sidecar = &self.proxy.sidecar;
-        if let Some(line) = &self.line {
-            sidecar.metrics.waited(line.since.elapsed());
+        if let Some(since) = self.visit.waits_since() {
+            sidecar.metrics.waited(since.elapsed());
         }
         if out.is_empty() {
             let pollers = &sidecar.fetching.pollers;
             pollers.sent_away(self.wanted.worker(), self.came);
         }
         let is_full = out.len() >= self.wanted.count;
-        let mut lanes = self.sections.iter().flat_map(|section| &section.lanes);
-        if is_full && sidecar.hold.holds_none(&mut lanes) {
-            return Outcome::Ours(out, Hint::default());
-        }
-        let closed = self
-            .sections
-            .iter()
-            .filter(|section| section.closed().is_some() && !is_full);
+        let closed = (self.sections.iter()).filter(|of| of.closed().is_some() && !is_full);
         for section in closed {
             if let (Some(gate), Some(lane)) = (&section.gate, section.lanes.first()) {
                 waiting::note_closed(&self.proxy, lane, gate);
@@ -184,37 +167,32 @@ impl Fetch {
             }
         }
         let hint = self.hint(is_full);
-        // Those who wait may have what was claimed beyond its own count.
-        let lanes = self.sections.iter().flat_map(|section| &section.lanes);
-        lanes.for_each(|lane| sidecar.hold.nudge(lane));
         Outcome::Ours(out, hint)
     }
 
     /// What the headers of its answer tell.
     fn hint(&self, is_full: bool) -> Hint {
         let (sidecar, now) = (&self.proxy.sidecar, self.proxy.sidecar.store.now());
-        let (mut hint, mut next) = (Hint::default(), None);
-        for section in self
-            .sections
-            .iter()
-            .filter(|section| section.gate.is_some())
-        {
-            for lane in &section.lanes {
-                let is_paused = sidecar.fetching.paused.has(&lane.queue);
-                let view = sidecar.hold.look(lane, 0, now);
-                let held = view.prospect.at.filter(|_| !is_paused);
-                let by = (!is_paused).then(|| sidecar.hold.waits_for(lane)).flatten();
-                // Whether a job waits in a queue without room is not asked. What other credentials claimed is held
-                // where these see an empty queue.
-                hint.limited |= section.closed().is_some()
-                    || sidecar.hold.holds(lane)
-                    || (!is_full && sidecar.hold.of_queue(&lane.queue).0 > 0);
-                let closed = section.closed();
-                let of_queue = closed.and_then(|cap| cap.by.clone());
-                hint.by = hint.by.or(by).or(of_queue);
-                let opens = closed.and_then(|cap| cap.opens);
-                next = held.into_iter().chain(opens).chain(next).min();
-            }
+        let (mut hint, mut next, mut is_held) = (Hint::default(), None, false);
+        for section in &self.sections {
+            let (Some(lane), closed) = (section.limited(), section.closed()) else {
+                continue;
+            };
+            let view = sidecar.hold.look(lane, 0, now);
+            is_held |= view.is_held;
+            // Whether a job waits in a queue without room is not asked. What other credentials claimed is held where
+            // these see an empty queue.
+            hint.limited |= closed.is_some() || view.is_held || view.is_held_for_others;
+            let runs = !sidecar.fetching.paused.has(&lane.queue);
+            let by = view.waits_for.filter(|_| runs);
+            let by = by.or_else(|| closed.and_then(|cap| cap.by.clone()));
+            hint.by = hint.by.or(by);
+            let held = view.prospect.at.filter(|_| runs);
+            let opens = closed.and_then(|cap| cap.opens);
+            next = held.into_iter().chain(opens).chain(next).min();
+        }
+        if is_full && !is_held {
+            return Hint::default();
         }
         if let Some(at) = next {
             // Who has the full count did not ask for all that may be asked for: when that starts is not known.
@@ -222,15 +200,5 @@ impl Fetch {
             hint.next = is_known.then(|| Duration::from_micros(at.since(now)));
         }
         hint
-    }
-}
-
-/// A worker asks for these queues.
-fn note_fetched(sidecar: &Sidecar, sections: &[Section]) {
-    let (open, now) = (Gate::default(), tick::now());
-    for section in sections {
-        let gate = section.gate.as_ref().unwrap_or(&open);
-        let fetched = |lane| sidecar.hold.fetched(lane, gate, now);
-        section.lanes.iter().for_each(fetched);
     }
 }

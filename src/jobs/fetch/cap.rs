@@ -33,7 +33,7 @@ pub(super) async fn cap_of(sidecar: &Sidecar, lane: &Lane, gate: &Gate, n: usize
     }
     if gate.keyed || limited.is_empty() {
         let most = sidecar.hold_most(&sidecar.live().settings);
-        let free = match sidecar.hold.lookahead(lane, most) {
+        let free = match sidecar.hold.places(lane, most) {
             Lookahead::Free(free) => free,
             Lookahead::Full => 0,
             Lookahead::Soon => {
@@ -50,7 +50,8 @@ pub(super) async fn cap_of(sidecar: &Sidecar, lane: &Lane, gate: &Gate, n: usize
 /// of them has places of its own in the hold, as far as that has room for their bytes.
 pub(super) async fn cap_of_subqueues(sidecar: &Sidecar, lane: &Lane, gate: &Gate, n: usize) -> Cap {
     let limited = in_force::limits_now(sidecar, &lane.queue, &gate.limited);
-    if sidecar.hold.bytes() >= sidecar.hold_most(&sidecar.live().settings).bytes {
+    let bytes = sidecar.hold.look(lane, 0, sidecar.store.now()).bytes;
+    if bytes >= sidecar.hold_most(&sidecar.live().settings).bytes {
         return Cap::default();
     }
     match limited.is_empty() {
@@ -69,12 +70,9 @@ async fn cap_by_limits(
     limited: &[Limited],
     n: usize,
 ) -> Cap {
-    let (promised, soon) = (
-        sidecar.hold.promised(&lane.queue, gate),
-        starts_ahead(limited),
-    );
-    let is_enough = 2 * promised >= soon.unwrap_or(1);
-    if promised > 0 && is_enough && sidecar.hold.is_refused(lane, gate, sidecar.store.now()) {
+    let promise = sidecar.hold.promise(lane, gate, sidecar.store.now());
+    let (promised, soon) = (promise.jobs, starts_ahead(limited));
+    if promised > 0 && 2 * promised >= soon.unwrap_or(1) && promise.is_refused {
         return Cap::default();
     }
     let Ok(room) = sidecar.store.room(limited).await else {
@@ -106,7 +104,7 @@ async fn cap_by_limits(
     let paused = limited.iter().find(|one| one.limits.concurrency == Some(0));
     let by = paused.or(limited.get(room.by));
     cap.by = by.map(Limited::names);
-    if paused.is_none() && sidecar.hold.look(lane, 0, sidecar.store.now()).has_more {
+    if paused.is_none() && !sidecar.hold.look(lane, 0, sidecar.store.now()).is_exhausted {
         cap.opens = room.at.filter(|_| !room.slot);
         cap.prospect = match room.slot {
             true => Prospect::slot_from(room.at.unwrap_or_default()),

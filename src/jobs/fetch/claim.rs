@@ -52,7 +52,7 @@ impl Claim {
         };
         let (task, begun) = (ClaimTask { ends: end, of }, tick::now());
         let lane = self.lanes.first().cloned();
-        let coming = (lane.as_ref()).map(|lane| sidecar.hold.asking(lane, self.jobs, begun));
+        let coming = (lane.as_ref()).map(|lane| sidecar.hold.expect(lane, self.jobs, begun));
         let of_limited = lane.filter(|_| self.limited);
         if let Some(lane) = &of_limited {
             sidecar.fetching.claims.begin(lane, &task, begun);

@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::asked::Wanted;
-use super::section::{Reach, Section};
+use super::section::{Course, Reach, Section};
 use crate::desk::Sidecar;
+use crate::store::LedgerExt;
 
 /// What a drain keeps from workers. It would only be held for its claim to end.
 #[derive(Clone, Copy)]
@@ -28,31 +29,29 @@ impl Draining {
         }
     }
 
-    /// Leaves a FETCH what this drain does; says whether that is anything.
-    pub(super) fn narrow(
-        self,
-        reach: &Reach<'_>,
-        wanted: &mut Wanted,
-        sections: &mut Vec<Section>,
-    ) -> bool {
-        let leaves_limited = match self {
-            Draining::Open => return true,
-            Draining::Limited if !sections.iter().any(Section::is_limited) => {
-                return !reach.is_unread(wanted);
-            }
-            Draining::Limited | Draining::Unheld => {
-                sections.retain(|section| self.leaves(section, reach.sidecar));
-                sections.iter().any(Section::is_limited)
-            }
+    /// What it leaves of a FETCH.
+    pub(super) fn narrow(self, course: Course, reach: &Reach<'_>, wanted: &mut Wanted) -> Course {
+        let mut sections = match (self, course) {
+            (Draining::Open, course) => return course,
+            (Draining::Limited, Course::Whole) if !reach.is_unread(wanted) => return Course::Whole,
+            (_, Course::Whole | Course::Nothing) => return Course::Nothing,
+            (_, Course::Sections(sections)) => sections,
         };
+        sections.retain(|section| self.leaves(section, reach.sidecar));
+        if sections.iter().any(Section::is_limited) {
+            return Course::Sections(sections);
+        }
         // Nothing limits what is left: the request is made smaller, and goes whole.
-        leaves_limited || wanted.keep(sections.iter().flat_map(|section| &section.lanes))
+        match wanted.keep(sections.iter().flat_map(|section| &section.lanes)) {
+            true => Course::Whole,
+            false => Course::Nothing,
+        }
     }
 
     fn leaves(self, section: &Section, sidecar: &Sidecar) -> bool {
-        match section.is_limited() {
-            true => !sidecar.hold.holds_none(section.lanes.iter()),
-            false => !matches!(self, Draining::Unheld),
+        match section.limited() {
+            Some(lane) => sidecar.hold.look(lane, 0, sidecar.store.now()).is_held,
+            None => !matches!(self, Draining::Unheld),
         }
     }
 }

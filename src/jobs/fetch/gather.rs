@@ -4,6 +4,7 @@
 //! or the round no time to wait for it. It is closed where its limits or the hold leave no room. The arms of
 //! [`Fetch::gather_of`] say why it moves from one to another.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -39,6 +40,8 @@ struct Lacks {
     /// Whether the worker gets something in any case. Then it waits for no slow claim, and what the backend says instead
     /// of jobs is not for it.
     gets_some: bool,
+    /// Whether no section comes after it.
+    is_last: bool,
 }
 
 impl Fetch {
@@ -50,45 +53,50 @@ impl Fetch {
         until: Instant,
         is_empty: bool,
     ) -> Result<(), Outcome> {
-        let mut have = 0;
-        for nth in 0..self.sections.len() {
-            if have >= want {
-                break;
-            }
+        let mut sections = mem::take(&mut self.sections);
+        let (mut have, mut left, mut gathered) = (0, sections.len(), Ok(()));
+        for section in &mut sections {
+            left -= 1;
             let lacks = Lacks {
-                jobs: want - have,
+                jobs: want.saturating_sub(have),
                 until,
                 gets_some: have > 0 || !is_empty,
+                is_last: left == 0,
             };
-            have += self.gather_of(nth, lacks).await?;
+            if lacks.jobs == 0 || gathered.is_err() {
+                break;
+            }
+            let ready = self.gather_of(section, lacks).await;
+            gathered = ready.map(|ready| have += ready);
         }
-        Ok(())
+        self.sections = sections;
+        gathered
     }
 
     /// Has claims made of one section. Returns how many of its jobs may be asked for in the end, which may be less than
     /// it lacks.
-    async fn gather_of(&mut self, nth: usize, lacks: Lacks) -> Result<usize, Outcome> {
+    async fn gather_of(&mut self, section: &mut Section, lacks: Lacks) -> Result<usize, Outcome> {
         // The queue itself, and its subqueues.
-        let mut looks = if self.has_subqueues(nth) { 2_u8 } else { 1 };
+        let mut looks = if self.has_subqueues(section) { 2_u8 } else { 1 };
         loop {
-            let ready = self.ready(nth, lacks.jobs);
-            if !self.is_open(nth) {
+            let ready = section.ready(&self.proxy.sidecar, lacks.jobs);
+            if !self.is_open(section) {
                 return Ok(ready.jobs);
             }
             let is_enough = ready.jobs >= lacks.jobs;
             // ## Open, and stays so: enough is held. The backend is asked once more if it showed a higher priority.
             if is_enough && (looks == 0 || !ready.is_outranked) {
-                self.refill(nth, lacks.jobs);
+                self.refill(section, lacks.jobs);
                 return Ok(ready.jobs);
             }
             looks = looks.saturating_sub(1);
             // ## Open => Closed or Spent: nothing may be claimed.
             let misses = lacks.jobs.saturating_sub(ready.jobs).max(1);
-            let Some(mut task) = self.claim_of(nth, misses).await else {
+            let Some(mut task) = self.claim_of(section, misses).await else {
                 return Ok(ready.jobs);
             };
             let of = task.of;
-            let patience = self.patience(nth, &lacks, ready);
+            let patience = self.patience(section, &lacks, ready);
             let end = match patience {
                 Some(until) => timeout_at(until, task.end()).await.ok(),
                 None => None,
@@ -97,22 +105,24 @@ impl Fetch {
             let gets_some = lacks.gets_some || ready.jobs > 0;
             match end {
                 // ## Open, and stays so: the claim brought all that it asked for, so there may be more.
-                Some(ClaimEnd::Jobs { short: false }) if !is_late => self.ask_for_more(nth, ready),
+                Some(ClaimEnd::Jobs { short: false }) if !is_late => {
+                    self.ask_for_more(section, ready);
+                }
                 // ## Open, and stays so: the queue has no more, or some subqueues have not. Others may.
-                Some(ClaimEnd::Jobs { short: true }) if !is_late && self.has_subqueues(nth) => {
-                    self.note_short(nth, of);
+                Some(ClaimEnd::Jobs { short: true }) if !is_late && self.has_subqueues(section) => {
+                    // What subqueues have and have not is known of each.
+                    section.is_short |= of == ClaimOf::Queues;
                 }
                 // ## Open => Spent: the backend has no more, or the round is over.
-                Some(ClaimEnd::Jobs { .. }) => self.spend(nth),
+                Some(ClaimEnd::Jobs { .. }) => section.stage = Stage::Spent,
                 // ## The FETCH ends: what the backend says instead of jobs is the worker's answer.
                 Some(ClaimEnd::Other(reply)) if !gets_some => return Err(Outcome::Theirs(reply)),
                 Some(ClaimEnd::Lost(error)) if !gets_some => return Err(Outcome::Lost(error)),
                 // ## Open => Spent: a queue that fails is no reason to keep from the worker what others have.
-                Some(_) => self.spend(nth),
+                Some(_) => section.stage = Stage::Spent,
                 // ## Open => Spent: the claim goes on beside the FETCH, and what it brings is held.
                 None => {
-                    self.spend(nth);
-                    self.running.push((nth, task));
+                    (section.stage, section.running) = (Stage::Spent, Some(task));
                     return Ok(ready.jobs);
                 }
             }
@@ -120,11 +130,8 @@ impl Fetch {
     }
 
     /// Whether more may be claimed of a section. In a drain only what is held can start, and what nothing limits.
-    fn is_open(&mut self, nth: usize) -> bool {
+    fn is_open(&self, section: &mut Section) -> bool {
         let sidecar = &self.proxy.sidecar;
-        let Some(section) = self.sections.get_mut(nth) else {
-            return false;
-        };
         if !matches!(section.stage, Stage::Open) {
             return false;
         }
@@ -136,43 +143,22 @@ impl Fetch {
         true
     }
 
-    fn ready(&self, nth: usize, most: usize) -> Ready {
-        let section = self.sections.get(nth);
-        section.map_or_else(Ready::default, |of| of.ready(&self.proxy.sidecar, most))
-    }
-
-    fn has_subqueues(&self, nth: usize) -> bool {
-        let lane = self.sections.get(nth).and_then(Section::limited);
+    fn has_subqueues(&self, section: &Section) -> bool {
+        let lane = section.limited();
         lane.is_some_and(|lane| self.proxy.sidecar.subqueues.has(&lane.queue))
     }
 
-    /// A claim brought less than it asked for. What subqueues have and have not is known of each.
-    fn note_short(&mut self, nth: usize, of: ClaimOf) {
-        if let Some(section) = self.sections.get_mut(nth) {
-            section.is_short |= of == ClaimOf::Queues;
-        }
-    }
-
-    fn spend(&mut self, nth: usize) {
-        if let Some(section) = self.sections.get_mut(nth) {
-            section.stage = Stage::Spent;
-        }
-    }
-
     /// The next claim of a section asks for twice as many jobs if the last one brought none that may be asked for.
-    fn ask_for_more(&mut self, nth: usize, before: Ready) {
-        let after = self.ready(nth, before.jobs + 1);
-        if let Some(section) = self.sections.get_mut(nth)
-            && after.jobs <= before.jobs
-        {
+    fn ask_for_more(&self, section: &mut Section, before: Ready) {
+        let after = section.ready(&self.proxy.sidecar, before.jobs + 1);
+        if after.jobs <= before.jobs {
             section.next = section.next.saturating_mul(2);
         }
     }
 
     /// Until when the FETCH waits for a claim of a section; `None`: not at all.
-    fn patience(&self, nth: usize, lacks: &Lacks, ready: Ready) -> Option<Instant> {
+    fn patience(&self, section: &Section, lacks: &Lacks, ready: Ready) -> Option<Instant> {
         let sidecar = &self.proxy.sidecar;
-        let section = self.sections.get(nth)?;
         let gets_some = lacks.gets_some || ready.jobs > 0;
         let budget = self.live.settings.fetch.claim_budget;
         let is_slow = gets_some && sidecar.fetching.claims.took_longer(budget);
@@ -182,11 +168,12 @@ impl Fetch {
         if is_slow || starts_first {
             return None;
         }
-        let is_last = nth + 1 == self.sections.len();
-        Some(match section.gate.is_none() && is_last && !gets_some {
-            true => Instant::now() + FOR_EVER,
-            false => lacks.until,
-        })
+        Some(
+            match section.gate.is_none() && lacks.is_last && !gets_some {
+                true => Instant::now() + FOR_EVER,
+                false => lacks.until,
+            },
+        )
     }
 
     /// Whether times limit each job of a section's queue.
@@ -212,24 +199,21 @@ impl Fetch {
 
     /// The claim of a section that is under way, or a new one for `n` jobs at least; `None`: nothing may be claimed, and
     /// the section is spent or closed.
-    async fn claim_of(&mut self, nth: usize, n: usize) -> Option<ClaimTask> {
-        let running = self.running.iter().position(|(of, _)| *of == nth);
-        if let Some(running) = running {
-            return Some(self.running.swap_remove(running).1);
+    async fn claim_of(&mut self, section: &mut Section, n: usize) -> Option<ClaimTask> {
+        if let Some(running) = section.running.take() {
+            return Some(running);
         }
-        let section = self.sections.get(nth)?;
         let (lane, gate) = (section.lanes.first()?.clone(), section.gate.clone());
-        let jobs = n.max(section.next);
         match gate {
-            None => Some(self.claim(nth, jobs)?.start()),
-            Some(gate) => self.limited_claim(nth, &lane, &gate, n).await,
+            None => Some(self.claim(section, n.max(section.next)).start()),
+            Some(gate) => self.limited_claim(section, &lane, &gate, n).await,
         }
     }
 
     /// The claim of a limited queue: there is one at a time, and all who miss jobs of it wait for that one.
     async fn limited_claim(
         &mut self,
-        nth: usize,
+        section: &mut Section,
         lane: &Lane,
         gate: &Gate,
         n: usize,
@@ -240,20 +224,24 @@ impl Fetch {
             self.note_missing(lane, n);
             return Some(running);
         }
-        let section = self.sections.get(nth)?;
         let asked_at = sidecar.hold.look(lane, 0, sidecar.store.now()).asked_at;
         let just_now = asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN);
         // Of a queue with subqueues it may have asked one part just now, and what came is in the other.
-        if self.line.is_some() && !section.was_closed && !section.is_short && just_now {
-            self.spend(nth);
+        if self.visit.waits_since().is_some()
+            && !section.was_closed
+            && !section.is_short
+            && just_now
+        {
+            section.stage = Stage::Spent;
             return None;
         }
-        let next = section.next;
         self.note_missing(lane, n);
-        let jobs = n.max(next).max(claims.missed(lane).min(JOINT_CLAIM));
+        let jobs = n
+            .max(section.next)
+            .max(claims.missed(lane).min(JOINT_CLAIM));
         let claim = match sidecar.subqueues.has(&lane.queue) {
-            true => self.claim_in_turn(nth, lane, gate, jobs).await?,
-            false => self.claim_of_queue(nth, lane, gate, jobs).await?,
+            true => self.claim_in_turn(section, lane, gate, jobs).await?,
+            false => self.claim_of_queue(section, lane, gate, jobs).await?,
         };
         // Another FETCH may have been faster.
         claims.running(lane).or_else(|| Some(claim.start()))
@@ -270,8 +258,8 @@ impl Fetch {
 
     /// A claim of the queue itself, for as many of these jobs as may be claimed; `None`: it is closed.
     async fn claim_of_queue(
-        &mut self,
-        nth: usize,
+        &self,
+        section: &mut Section,
         lane: &Lane,
         gate: &Gate,
         jobs: usize,
@@ -279,31 +267,31 @@ impl Fetch {
         let cap = cap_of(&self.proxy.sidecar, lane, gate, jobs).await;
         match cap.jobs {
             0 => {
-                self.sections.get_mut(nth)?.stage = Stage::Closed(cap);
+                section.stage = Stage::Closed(cap);
                 None
             }
-            jobs => self.claim(nth, jobs),
+            jobs => Some(self.claim(section, jobs)),
         }
     }
 
     /// A claim of a queue with subqueues: the queue itself and those take turns. `None`: neither may be asked.
     async fn claim_in_turn(
-        &mut self,
-        nth: usize,
+        &self,
+        section: &mut Section,
         lane: &Lane,
         gate: &Gate,
         jobs: usize,
     ) -> Option<Claim> {
         let sidecar = Arc::clone(&self.proxy.sidecar);
         let subqueues = &sidecar.subqueues;
-        let has_base = !self.sections.get(nth)?.is_short;
+        let has_base = !section.is_short;
         let best = sidecar.hold.look(lane, 0, sidecar.store.now()).best;
         let held = || sidecar.hold.of_subqueues(lane, sidecar.store.now());
         let most = sidecar.most_held();
         let is_outranked = best.is_some_and(|best| subqueues.outranks(lane, best, held, most));
         if has_base && !is_outranked && subqueues.takes_base(lane) {
             subqueues.took_base(lane);
-            if let Some(claim) = self.claim_of_queue(nth, lane, gate, jobs).await {
+            if let Some(claim) = self.claim_of_queue(section, lane, gate, jobs).await {
                 return Some(claim);
             }
         }
@@ -315,17 +303,18 @@ impl Fetch {
             (asks, doubtful) = subqueues.choose(lane, of_queue.jobs, &held(), most, hold);
             stats::ask_what_waits(&self.proxy, lane, doubtful);
         }
-        if let Some(claim) = self.claim_of_subqueues(nth, asks) {
-            self.sections.get_mut(nth)?.stage = Stage::Open;
+        if let Some(claim) = self.claim_of_subqueues(section, asks) {
+            section.stage = Stage::Open;
             return Some(claim);
         }
-        if has_base && matches!(self.sections.get(nth)?.stage, Stage::Open) {
-            return self.claim_of_queue(nth, lane, gate, jobs).await;
+        match section.stage {
+            Stage::Open if has_base => self.claim_of_queue(section, lane, gate, jobs).await,
+            Stage::Open => {
+                section.stage = Stage::Spent;
+                None
+            }
+            Stage::Spent | Stage::Closed(_) => None,
         }
-        if matches!(self.sections.get(nth)?.stage, Stage::Open) {
-            self.spend(nth);
-        }
-        None
     }
 
     /// Where the heads of subqueues start, the next ones are claimed beside this FETCH: their keys may have room again
@@ -335,7 +324,7 @@ impl Fetch {
         if !sidecar.subqueues.any() {
             return;
         }
-        for (nth, section) in self.sections.iter().enumerate() {
+        for section in &self.sections {
             let Some(lane) = section.limited() else {
                 continue;
             };
@@ -350,41 +339,36 @@ impl Fetch {
             let most = sidecar.most_held();
             let hold = (&*sidecar.hold, sidecar.store.now());
             let asks = sidecar.subqueues.heads(lane, &heads, &held, most, hold);
-            if let Some(claim) = self.claim_of_subqueues(nth, asks) {
+            if let Some(claim) = self.claim_of_subqueues(section, asks) {
                 claim.start();
             }
         }
     }
 
-    fn claim(&self, nth: usize, jobs: usize) -> Option<Claim> {
-        let section = self.sections.get(nth)?;
-        Some(Claim {
+    fn claim(&self, section: &Section, jobs: usize) -> Claim {
+        Claim {
             proxy: self.proxy.clone(),
             wanted: Arc::clone(&self.wanted),
             lanes: section.lanes.clone(),
             limited: section.gate.is_some(),
             jobs,
             subqueues: Asks::new(),
-        })
+        }
     }
 
     /// A claim that asks subqueues; `None`: none is asked.
-    fn claim_of_subqueues(&self, nth: usize, asks: Asks) -> Option<Claim> {
-        let jobs = asks.iter().map(|ask| ask.jobs).sum();
-        let claim = self.claim(nth, jobs).filter(|_| !asks.is_empty())?;
-        Some(Claim {
-            subqueues: asks,
-            ..claim
+    fn claim_of_subqueues(&self, section: &Section, subqueues: Asks) -> Option<Claim> {
+        let jobs = subqueues.iter().map(|ask| ask.jobs).sum();
+        (!subqueues.is_empty()).then(|| Claim {
+            subqueues,
+            ..self.claim(section, jobs)
         })
     }
 
     /// Where fewer than half of the jobs are held that a queue's own limits let start in the next 200 ms, more are
     /// claimed beside this FETCH, which takes `want` of them.
-    fn refill(&self, nth: usize, want: usize) {
+    fn refill(&self, section: &Section, want: usize) {
         let sidecar = &self.proxy.sidecar;
-        let Some(section) = self.sections.get(nth) else {
-            return;
-        };
         let (Some(gate), Some(lane)) = (&section.gate, section.limited()) else {
             return;
         };
@@ -392,16 +376,13 @@ impl Fetch {
         let Some(ahead) = ahead.filter(|starts| *starts > 1) else {
             return;
         };
-        let promised = sidecar.hold.promised(&lane.queue, gate);
+        let promised = sidecar.hold.promise(lane, gate, sidecar.store.now()).jobs;
         let is_short = 2 * promised.saturating_sub(want) < ahead;
-        let has_more = || sidecar.hold.look(lane, 0, sidecar.store.now()).has_more;
-        if !is_short || !has_more() || sidecar.fetching.claims.running(lane).is_some() {
+        let is_exhausted = || sidecar.hold.look(lane, 0, sidecar.store.now()).is_exhausted;
+        if !is_short || is_exhausted() || sidecar.fetching.claims.running(lane).is_some() {
             return;
         }
-        let Some(mut claim) = self.claim(nth, 0) else {
-            return;
-        };
-        let (gate, lane) = (gate.clone(), lane.clone());
+        let (mut claim, gate, lane) = (self.claim(section, 0), gate.clone(), lane.clone());
         let _task = sidecar.tasks.spawn(async move {
             let sidecar = Arc::clone(&claim.proxy.sidecar);
             claim.jobs = cap_of(&sidecar, &lane, &gate, 0).await.jobs;

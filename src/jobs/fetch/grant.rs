@@ -15,7 +15,7 @@ use super::section::Stage;
 use crate::desk::lines::BEHIND;
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Proxy, Sidecar, micros, tell};
-use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, TRUSTED_FOR, Wakes};
+use crate::hold::{self, Episode, Held, Lane, Pick, PickAsk, Proof, Refused, TRUSTED_FOR};
 use crate::inquiry::drop::{self, acting};
 use crate::inquiry::in_force;
 use crate::inquiry::prove::{self, Extension, Named, Word};
@@ -72,13 +72,14 @@ const BACK: u64 = 50_000;
 pub(super) async fn grant(fetch: &mut Fetch, want: usize) -> Option<HandOut> {
     let sidecar = &fetch.proxy.sidecar;
     // A few more than are wanted where some may be refused; if that was too few, twice as many next time.
-    let (most, more) = (fetch.picks.max(want), want.div_ceil(4));
+    let (most, spare) = (fetch.picks.max(want), want.div_ceil(4));
     let now = sidecar.store.now();
     let mut picked = Vec::new();
-    for lane in fetch.sections.iter().flat_map(|section| &section.lanes) {
-        let left = most.saturating_sub(picked.len());
-        if left > 0 && !sidecar.fetching.paused.has(&lane.queue) {
-            picked.append(&mut sidecar.hold.pick(lane, want, left, more, now));
+    for lane in fetch.lanes() {
+        let most = most.saturating_sub(picked.len());
+        if most > 0 && !sidecar.fetching.paused.has(&lane.queue) {
+            let ask = PickAsk { most, spare, want };
+            picked.append(&mut sidecar.hold.pick(lane, ask, now));
         }
     }
     if picked.len() < want {
@@ -123,7 +124,7 @@ impl Proxy {
         }
         in_force::renew(sidecar, &mut jobs);
         let calls_wait = self.let_calls_ask(&jobs).await;
-        let (wakes, asked) = (sidecar.hold.wakes(), Instant::now());
+        let asked = Instant::now();
         let span = traces::take(jobs.len());
         let taken = {
             let asks: ClaimsOf<'_> = jobs.iter().map(|pick| &pick.claimed).collect();
@@ -136,7 +137,7 @@ impl Proxy {
             return Vec::new();
         };
         reclaimed(sidecar, &taken.ended);
-        sidecar.hold.note_served(&taken.served, sidecar.store.now());
+        sidecar.hold.served(&taken.served, sidecar.store.now());
         jobs.iter_mut().for_each(|pick| pick.named = true);
         let mut verdicts = taken.verdicts.into_iter();
         let (mut started, mut refused) = (Vec::with_capacity(jobs.len()), Vec::new());
@@ -173,7 +174,7 @@ impl Proxy {
         // What a group's first job was told holds for the group: those behind it may have been refused to keep its place.
         let last_first = refused.into_iter().rev();
         let dropped = last_first.filter_map(|(pick, which, why, at, action)| {
-            self.refused(pick, which, &why, at, action, wakes)
+            self.refused(pick, which, &why, at, action)
         });
         drop::drop_soon(self, dropped.collect());
         started
@@ -198,7 +199,6 @@ impl Proxy {
             pick.refuse(hold::Refusal {
                 refused: Refused::Until(sidecar.store.now().plus(NO_WORD)),
                 at: sidecar.store.now(),
-                asked: sidecar.hold.wakes(),
                 by,
                 rescheduled: None,
             });
@@ -231,7 +231,6 @@ impl Proxy {
         why: &Refusal,
         at: Option<Timestamp>,
         action: OnLimit,
-        asked: Wakes,
     ) -> Option<Pick> {
         let sidecar = &self.sidecar;
         let all = pick.claimed.limited.clone();
@@ -254,7 +253,6 @@ impl Proxy {
         pick.refuse(hold::Refusal {
             refused: Refused::by(why, at),
             at: sidecar.store.now(),
-            asked,
             by: Some(limited.names()),
             rescheduled: (action == OnLimit::Reschedule).then(|| sidecar.store.now()),
         });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::desk::Sidecar;
+use crate::hold::Unnamed;
 use crate::store::{Claimed, Row};
 use crate::told::metrics::Counted;
 
@@ -17,21 +18,26 @@ const NAMED_AT_ONCE: usize = 256;
 /// Names claims of which the store has not heard, beside everything else: the rows of earlier claims of their jobs end,
 /// and with those their slots. Where claims do not count, nothing else would show that such a slot is free.
 pub(in crate::jobs) fn name_claims(sidecar: &Arc<Sidecar>) {
-    let unnamed = sidecar.hold.take_unnamed();
-    if unnamed.is_empty() {
+    let unnamed = sidecar.hold.unnamed();
+    if unnamed.claims.is_empty() {
         return;
     }
     let _task = sidecar.tasks.spawn(name(Arc::clone(sidecar), unnamed));
 }
 
-/// Names these claims to the store.
-async fn name(sidecar: Arc<Sidecar>, unnamed: Vec<Claimed>) {
-    for some in unnamed.chunks(NAMED_AT_ONCE) {
-        let claims: ClaimsOf<'_> = some.iter().collect();
-        match sidecar.store.take(&claims, 0).await {
-            Ok(taken) => reclaimed(&sidecar, &taken.ended),
-            Err(_) => sidecar.hold.unname(some),
-        }
+/// Names these claims to the store; where it does not hear of them, they are unnamed again.
+async fn name(sidecar: Arc<Sidecar>, mut unnamed: Unnamed) {
+    while !unnamed.claims.is_empty() {
+        let named = unnamed.claims.len().min(NAMED_AT_ONCE);
+        let taken = {
+            let claims: ClaimsOf<'_> = unnamed.claims.iter().take(named).collect();
+            sidecar.store.take(&claims, 0).await
+        };
+        let Ok(taken) = taken else {
+            return;
+        };
+        unnamed.claims.drain(..named);
+        reclaimed(&sidecar, &taken.ended);
     }
 }
 

@@ -8,9 +8,9 @@ use super::asked::Wanted;
 use super::handout::{HandOut, Hint};
 use super::section::Section;
 use crate::desk::Proxy;
-use crate::desk::claims::{ClaimTask, Missing};
+use crate::desk::claims::Missing;
 use crate::desk::live::Live;
-use crate::hold::Standing;
+use crate::hold::Visit;
 use crate::wire::upstream::{Reply, UpstreamError};
 
 /// What a FETCH came to.
@@ -25,6 +25,8 @@ pub(super) enum Outcome {
 
 /// One FETCH of queues that limits can touch.
 pub(super) struct Fetch {
+    /// That its worker is here, and its places in the lines of its queues once it waits.
+    pub(super) visit: Visit,
     pub(super) proxy: Proxy,
     pub(super) wanted: Arc<Wanted>,
     pub(super) live: Arc<Live>,
@@ -33,12 +35,8 @@ pub(super) struct Fetch {
     pub(super) came: Instant,
     /// Until when it may wait.
     pub(super) deadline: Instant,
-    /// Claims that it no longer waits for, and of which section each is: what they bring may still come in time.
-    pub(super) running: Vec<(usize, ClaimTask)>,
     /// What it waits for while it gathers, so that the next claim brings it.
     pub(super) missing: Vec<Missing>,
     /// How many jobs are picked at once at least: twice as many where none of them could start.
     pub(super) picks: usize,
-    /// Its places in the lines of its queues, once it waits.
-    pub(super) line: Option<Standing>,
 }

@@ -7,10 +7,12 @@ use smallvec::{SmallVec, smallvec};
 use super::asked::{self, Asked, Wanted, once};
 use super::cap::Cap;
 use crate::answers::respond::Fault;
-use crate::desk::Sidecar;
+use crate::desk::claims::ClaimTask;
 use crate::desk::live::Live;
+use crate::desk::{Proxy, Sidecar};
 use crate::hold::Lane;
 use crate::inquiry::in_force;
+use crate::jobs::siblings;
 use crate::policy::{Gate, PolicySet};
 use crate::store::LedgerExt;
 
@@ -62,15 +64,39 @@ impl<'a> Reach<'a> {
         self.limits && wanted.asked.is_none()
     }
 
-    /// Whether limits can touch one of its queues.
-    pub(super) fn touches(&self, wanted: &Wanted) -> bool {
-        wanted.queues().iter().any(|queue: &Arc<str>| {
+    /// Whether limits can touch one of its queues, and how they are asked then.
+    pub(super) async fn course(&self, proxy: &Proxy, wanted: &mut Wanted) -> Course {
+        let is_touched = |queue: &Arc<str>| {
             self.held
                 || !self.live.policies.gate(queue).open()
                 || self.sidecar.fetching.limited.has(queue)
                 || self.sidecar.subqueues.has(queue)
-        })
+        };
+        if !wanted.queues().iter().any(is_touched) {
+            return Course::Whole;
+        }
+        (wanted.scope, wanted.accepted) = self.sidecar.scopes.of_known(&wanted.headers);
+        // What is offered is held.
+        if self.held {
+            siblings::take_over_of(proxy, wanted.scope, wanted.queues()).await;
+        }
+        let policies = &self.live.policies;
+        let sections = sections_of(self.sidecar, wanted.scope, wanted.queues(), policies);
+        match sections.iter().any(Section::is_limited) {
+            true => Course::Sections(sections),
+            false => Course::Whole,
+        }
     }
+}
+
+/// How a FETCH goes on.
+pub(super) enum Course {
+    /// To the backend as it is: no limit can touch it by its queues.
+    Whole,
+    /// Section by section, of which limits can touch one at least.
+    Sections(Vec<Section>),
+    /// Nowhere: there is nothing for it.
+    Nothing,
 }
 
 /// Queues that are asked together: one that limits can touch, or a run of others.
@@ -86,6 +112,8 @@ pub(super) struct Section {
     pub(super) is_short: bool,
     /// Whether its limits or the hold left no room in the round before.
     pub(super) was_closed: bool,
+    /// A claim that the FETCH no longer waits for: what it brings may still come in time.
+    pub(super) running: Option<ClaimTask>,
 }
 
 /// What may be claimed of a section in one round.
@@ -105,7 +133,9 @@ pub(super) fn sections_of(
     queues: &[Arc<str>],
     policies: &PolicySet,
 ) -> Vec<Section> {
-    let mut sections: Vec<Section> = Vec::new();
+    let (mut sections, now) = (Vec::<Section>::new(), sidecar.store.now());
+    // Mostly nothing is held anywhere, and a FETCH may name a thousand queues.
+    let holds_any = sidecar.holds_any();
     for queue in once(queues) {
         let lane = Lane {
             scope,
@@ -113,7 +143,7 @@ pub(super) fn sections_of(
         };
         let mut gate = policies.gate(queue).into_owned();
         // Jobs with limits of their own make any queue a limited one.
-        gate.keyed |= sidecar.hold.holds(&lane)
+        gate.keyed |= (holds_any && sidecar.hold.look(&lane, 0, now).is_held)
             || sidecar.fetching.limited.has(queue)
             || sidecar.subqueues.has(queue);
         let is_open = gate.open() && in_force::set_for_queue(sidecar, queue).is_none();
@@ -126,7 +156,7 @@ pub(super) fn sections_of(
 }
 
 impl Section {
-    pub(super) fn of(lane: Lane, gate: Option<Gate>) -> Section {
+    fn of(lane: Lane, gate: Option<Gate>) -> Section {
         Section {
             lanes: smallvec![lane],
             gate,
@@ -134,6 +164,7 @@ impl Section {
             stage: Stage::Open,
             is_short: false,
             was_closed: false,
+            running: None,
         }
     }
 

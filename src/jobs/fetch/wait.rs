@@ -2,11 +2,11 @@
 
 use super::request::{Fetch, Outcome};
 use super::section::Section;
-use crate::desk::claims::{ASK_AGAIN, ClaimEnd, ClaimTask};
+use crate::desk::claims::{ASK_AGAIN, ClaimEnd};
 use crate::desk::micros;
-use crate::hold::{Prospect, Standing, Wakes};
+use crate::hold::Prospect;
 use crate::inquiry::lookahead;
-use crate::limit::{EARLY, Timestamp};
+use crate::limit::EARLY;
 use crate::store::LedgerExt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,27 +16,26 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 impl Fetch {
-    /// Waits until something may start; `false`: that does not help. `wakes`: how often the hold had been woken when
-    /// the round began that brought nothing.
-    pub(super) async fn wait(&mut self, wakes: Wakes) -> Result<bool, Outcome> {
+    /// Waits until something may start; `false`: that does not help.
+    pub(super) async fn wait(&mut self) -> Result<bool, Outcome> {
         let sidecar = Arc::clone(&self.proxy.sidecar);
         let (now, draining) = (Instant::now(), &sidecar.tasks.draining);
         let drains = draining.is_cancelled();
         let left = self.deadline.saturating_duration_since(now) + Duration::from_micros(EARLY);
         let prospect = self.prospect();
-        let helps = prospect.is_by(sidecar.store.now().plus(micros(left)));
+        let store_now = sidecar.store.now();
+        let helps = prospect.is_by(store_now.plus(micros(left)));
         // In a drain only what is held can start.
-        let lanes = self.sections.iter().flat_map(|section| &section.lanes);
-        let in_vain = drains && sidecar.hold.holds_none(lanes);
+        let is_held = |lane| sidecar.hold.look(lane, 0, store_now).is_held;
+        let in_vain = drains && !self.lanes().any(is_held);
         if now >= self.deadline || in_vain || !helps {
             return Ok(false);
         }
-        if self.line.is_none() {
-            let lanes = self.sections.iter().flat_map(|section| &section.lanes);
-            self.line = Some(Standing::new(&sidecar.hold, lanes.cloned().collect()));
-            // What came before would have woken nobody.
+        if self.visit.waits_since().is_none() {
+            self.visit.stand(now);
+            // What came before woke nobody.
             let is_ready = |section: &Section| section.ready(&sidecar, 1).jobs > 0;
-            if sidecar.hold.wakes() != wakes || self.sections.iter().any(is_ready) {
+            if self.sections.iter().any(is_ready) {
                 return Ok(true);
             }
         }
@@ -45,14 +44,11 @@ impl Fetch {
             lookahead::note_full(&self.proxy, lane);
         }
         let until = self.looks_again(prospect).min(self.deadline);
-        let Some(line) = &self.line else {
-            return Ok(false);
-        };
         tokio::select! {
-            () = line.woken() => {}
+            () = self.visit.woken() => {}
             () = tokio::time::sleep_until(until) => {}
             () = draining.cancelled(), if !drains => {}
-            end = any_end(&mut self.running) => match end {
+            end = any_end(&mut self.sections) => match end {
                 ClaimEnd::Other(reply) => return Err(Outcome::Theirs(reply)),
                 ClaimEnd::Lost(error) => return Err(Outcome::Lost(error)),
                 ClaimEnd::Jobs { .. } => {}
@@ -65,16 +61,12 @@ impl Fetch {
     fn prospect(&self) -> Prospect {
         let (sidecar, now) = (&self.proxy.sidecar, self.proxy.sidecar.store.now());
         let mut prospect = Prospect::default();
-        if !self.running.is_empty() {
-            prospect = Prospect::slot();
-        }
-        for section in self
-            .sections
-            .iter()
-            .filter(|section| section.gate.is_some())
-        {
-            let lanes = section.lanes.iter();
-            for lane in lanes.filter(|lane| !sidecar.fetching.paused.has(&lane.queue)) {
+        for section in &self.sections {
+            if section.running.is_some() {
+                prospect = prospect.or(Prospect::slot());
+            }
+            let lane = section.limited();
+            if let Some(lane) = lane.filter(|lane| !sidecar.fetching.paused.has(&lane.queue)) {
                 let closed = section.closed().map(|cap| cap.prospect);
                 let held = sidecar.hold.look(lane, 0, now).prospect;
                 prospect = prospect.or(held).or(closed.unwrap_or_default());
@@ -87,25 +79,19 @@ impl Fetch {
     /// are woken when it leaves.
     fn looks_again(&self, prospect: Prospect) -> Instant {
         let (sidecar, now) = (&self.proxy.sidecar, Instant::now());
-        let mut at = self.deadline;
-        let Some(line) = &self.line else {
-            return now;
-        };
-        if !line.is_first_anywhere() {
+        let (mut at, leads) = (self.deadline, self.visit.leads());
+        if leads.is_empty() {
             return at;
         }
         if let Some(start) = prospect.at {
             at = at.min(sidecar.asked_from(start));
         }
         let drains = sidecar.tasks.draining.is_cancelled();
-        for section in self
-            .sections
-            .iter()
-            .filter(|section| section.closed().is_none() && !drains)
-        {
+        let open = (self.sections.iter()).filter(|of| of.closed().is_none() && !drains);
+        for section in open {
             let first = section.lanes.first();
-            if let Some(lane) = first.filter(|lane| line.is_first(lane)) {
-                let asked = sidecar.hold.look(lane, 0, Timestamp::default()).asked_at;
+            if let Some(lane) = first.filter(|lane| leads.contains(&lane)) {
+                let asked = sidecar.hold.look(lane, 0, sidecar.store.now()).asked_at;
                 at = at.min(asked.map_or(now, |asked| asked + ASK_AGAIN));
             }
         }
@@ -114,22 +100,22 @@ impl Fetch {
     }
 }
 
-/// Ends when one of these claims has ended, and takes it out.
-async fn any_end(running: &mut Vec<(usize, ClaimTask)>) -> ClaimEnd {
-    let mut ends: Vec<Pin<Box<dyn Future<Output = ClaimEnd> + Send + '_>>> = Vec::new();
-    for (_, task) in running.iter_mut() {
-        ends.push(Box::pin(task.end()));
+/// Ends when one of the claims that go on beside the FETCH has ended, and takes it out.
+async fn any_end(sections: &mut [Section]) -> ClaimEnd {
+    let mut ends: Vec<Pin<Box<dyn Future<Output = (usize, ClaimEnd)> + Send + '_>>> = Vec::new();
+    for (nth, section) in sections.iter_mut().enumerate() {
+        if let Some(task) = &mut section.running {
+            ends.push(Box::pin(async move { (nth, task.end().await) }));
+        }
     }
     let (nth, end) = std::future::poll_fn(|cx| {
-        for (nth, end) in ends.iter_mut().enumerate() {
-            if let Poll::Ready(end) = end.as_mut().poll(cx) {
-                return Poll::Ready((nth, end));
-            }
-        }
-        Poll::Pending
+        let mut ends = ends.iter_mut().map(|end| end.as_mut().poll(cx));
+        (ends.find(Poll::is_ready)).unwrap_or(Poll::Pending)
     })
     .await;
     drop(ends);
-    drop(running.remove(nth));
+    if let Some(section) = sections.get_mut(nth) {
+        section.running = None;
+    }
     end
 }

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use super::asked::{Asked, Wanted};
 use super::reply::{hold, read_reply};
-use super::section::Reach;
+use super::section::{Reach, Section, sections_of};
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault, refuse};
 use crate::bounds::Mark;
-use crate::desk::Proxy;
 use crate::desk::outlive::to_the_end;
+use crate::desk::{Proxy, Sidecar};
 use crate::hold::Lane;
 use crate::inquiry::job::{self, ClaimOrigin};
 use crate::inquiry::passing;
@@ -28,8 +28,25 @@ use crate::wire::upstream::{Reply, UpstreamError};
 /// What a FETCH that was passed whole came to.
 pub(super) enum Whole {
     Answer(Response<Body>),
-    /// So many jobs came that are limited; they are in the hold now. They are of these queues.
-    Held(usize, Vec<Arc<str>>),
+    /// Jobs came that may be limited.
+    Held(Came),
+}
+
+/// Jobs that came by a FETCH which was passed whole. They are held now.
+pub(super) struct Came {
+    jobs: usize,
+    queues: Vec<Arc<str>>,
+}
+
+impl Came {
+    /// The FETCH goes on for these jobs; one that cannot be read, for them only.
+    pub(super) fn sections(self, sidecar: &Sidecar, wanted: &mut Wanted) -> Vec<Section> {
+        if wanted.asked.is_none() {
+            wanted.count = self.jobs;
+        }
+        let queues = (wanted.asked.as_ref()).map_or(&self.queues, |asked| &asked.queues);
+        sections_of(sidecar, wanted.scope, queues, &sidecar.live().policies)
+    }
 }
 
 /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
@@ -81,15 +98,14 @@ pub(super) async fn pass_whole(
     });
     // A worker that hangs up now has claimed them all the same.
     match to_the_end(&sidecar.tasks.left, work).await {
-        (Ok(Some((jobs, queues))), _) => Whole::Held(jobs, queues),
+        (Ok(Some(came)), _) => Whole::Held(came),
         (Ok(None), reply) => Whole::Answer(respond::theirs(reply)),
         (Err(error), _) => Whole::Answer(refuse(parts, Fault::backend(&error))),
     }
 }
 
 /// Takes the jobs of a FETCH that was passed whole into the hold. They are claimed under the worker's own id
-/// if it gave one: where any heartbeat of a worker keeps all its jobs, its own keep these too. Says how
-/// many came and of which queues; `None`: none.
+/// if it gave one: where any heartbeat of a worker keeps all its jobs, its own keep these too. `None`: none came.
 ///
 /// # Errors
 /// The reply cannot be read, and what it brings may be limited.
@@ -99,7 +115,7 @@ async fn take_in(
     reply: &Reply,
     sent: Instant,
     mark: Mark,
-) -> Result<Option<(usize, Vec<Arc<str>>)>, UpstreamError> {
+) -> Result<Option<Came>, UpstreamError> {
     let sidecar = &proxy.sidecar;
     let asked = wanted.asked.as_ref();
     let worker_id = asked.and_then(|asked| asked.worker_id(&wanted.body));
@@ -127,5 +143,6 @@ async fn take_in(
     let mut queues: Vec<Arc<str>> = jobs.iter().map(|held| held.claimed.queue.clone()).collect();
     queues.dedup();
     hold(proxy, wanted, jobs, &origin);
-    Ok(Some((shown, queues)))
+    let jobs = shown;
+    Ok(Some(Came { jobs, queues }))
 }
