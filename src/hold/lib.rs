@@ -33,6 +33,7 @@ mod places;
 mod prospect;
 mod queue;
 mod refusal;
+mod snapshot;
 mod standing;
 mod state;
 mod view;
@@ -48,8 +49,9 @@ pub use pick::Pick;
 pub use places::{Amount, Lookahead};
 pub use prospect::Prospect;
 pub use refusal::{Refusal, Refused, Wakes};
+pub use snapshot::{Front, HeldGroup, HeldLane, HeldNow};
 pub use standing::Standing;
-pub use view::{Front, Heads, HeldOfSubqueue, LaneView, Tally};
+pub use view::{HeldOfSubqueue, LaneView, Tally};
 
 #[cfg(test)]
 mod tests;

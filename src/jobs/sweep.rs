@@ -159,6 +159,7 @@ fn forget_unused(sidecar: &Sidecar) {
     sidecar.fetching.forget_unused(now.at);
     sidecar.subqueues.forget_unused(now.at);
     sidecar.scopes.forget_unused();
+    sidecar.snapshot.forget_unused();
     sidecar.live().forget_known();
 }
 
