@@ -184,6 +184,13 @@ impl Sidecar {
         self.hold_most(&self.live().settings).jobs
     }
 
+    /// Forgets what was seen and shown, and is made again when it is needed.
+    pub(crate) fn forget_unused(&self) {
+        self.scopes.forget_unused();
+        self.snapshot.forget_unused();
+        self.live().forget_known();
+    }
+
     /// A call of the sidecar's own ended after so long.
     pub(crate) fn note_call(
         &self,

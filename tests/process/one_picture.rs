@@ -194,3 +194,28 @@ fn answers_of_one_time_say_the_same() {
     });
     assert!(said.lock().unwrap().is_enough());
 }
+
+/// A page is shared for a second, and its time says of when its numbers are.
+#[test]
+fn a_time_is_that_of_the_numbers() {
+    let (_backend, sidecar) = pair("", "");
+    let limits = json!({"rate_limit": {"key": "k", "concurrency": 1}});
+    let come = || {
+        enqueue(sidecar.data, "mail", limits.clone());
+        fetch(sidecar.data, "mail", 9, "w")
+    };
+    for _ in 0..2 {
+        come();
+    }
+    for held in 2..6 {
+        get(sidecar.admin, "/throttle/v1/state");
+        come();
+        let since_epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        let state = until("a page of now", || {
+            let nth = since_epoch.as_nanos();
+            let page = get(sidecar.admin, &format!("/throttle/v1/state?search={nth}")).json();
+            (u128::from(at(&page)) >= since_epoch.as_micros()).then_some(page)
+        });
+        assert_eq!(state["sidecar"]["held"], held, "{state}");
+    }
+}
