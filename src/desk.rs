@@ -13,6 +13,7 @@
 //! | `admit`, `edges` | for enqueues: looks under way, and where queues stand |
 //! | `calling`, `lines` | calls that wait, and calls that are out |
 //! | `shadow` | what entries that are only tried would have done |
+//! | `snapshot`, `whole` | one picture of what is, for all who show it; what is wrong with the sidecar as a whole |
 //! | `named`, `causes`, `tell`, `guard` | keys by name, reasons to wait, events, and who may look or change |
 
 pub(crate) mod admit;
@@ -46,11 +47,13 @@ pub(crate) mod settings;
 mod settle;
 pub(crate) mod shadow;
 mod sidecar;
+pub(crate) mod snapshot;
 pub(crate) mod tell;
 mod thread;
 mod unbounded;
 pub(crate) mod unheard;
 mod way;
+pub(crate) mod whole;
 
 pub(crate) use backend::ADMIN;
 pub use backend::{BackendFacts, Stranger};

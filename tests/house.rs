@@ -470,7 +470,7 @@ fn rooms_read_no_more_of_the_state_than_before() {
     let most = [
         ("front", 13),
         ("control", 8),
-        ("show", 16),
+        ("show", 14),
         ("jobs", 13),
         ("egress", 7),
         ("admit", 10),

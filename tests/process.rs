@@ -28,6 +28,7 @@ mod on_openai;
 mod on_postgres;
 mod on_redis;
 mod on_tools;
+mod one_picture;
 mod outage;
 mod pages;
 mod relay;

@@ -96,11 +96,13 @@ impl Admin {
                 }
             }
             METRICS => {
-                measure::measure(self.proxy.sidecar()).await;
-                let (page, kind) = match asks_for_open_metrics(&head.headers) {
-                    true => (self.metrics.render_open(), OPEN_METRICS),
-                    false => (self.metrics.render(), PROMETHEUS_TEXT),
+                let is_open = asks_for_open_metrics(&head.headers);
+                let (render, kind): (fn(&Metrics) -> String, _) = match is_open {
+                    true => (Metrics::render_open, OPEN_METRICS),
+                    false => (Metrics::render, PROMETHEUS_TEXT),
                 };
+                let render = || render(&self.metrics);
+                let page = measure::measured(self.proxy.sidecar(), render).await;
                 let mut page = Response::new(Body::from(Bytes::from(page)));
                 page.headers_mut().insert(CONTENT_TYPE, kind);
                 page

@@ -120,8 +120,8 @@ pub(super) async fn of_key(
         let message = format!("no override is set for the rate limit key {key:?}");
         return Err(Fault::new("not_found", message));
     }
-    let facts = limits::known_of_keys(proxy, parts).await?;
-    let state = limits::key_state(proxy, &facts, &name).await?;
+    let mut facts = limits::known_of_keys(proxy, parts).await?;
+    let state = limits::key_state(proxy, &mut facts, &name).await?;
     // Where there is none, only the override that was taken away had named it.
     let alone = || format!(r#"{{"key":{}}}"#, quote(key));
     Ok(state.map_or_else(alone, |state| state.to_json()))

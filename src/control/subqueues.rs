@@ -1,10 +1,13 @@
 //! `/throttle/v1/subqueues`: the queues whose subqueues are read, what lies where, and the end of the reading.
 
+use std::time::Duration;
+
 use http::request::Parts;
 use serde_json::{Value, json};
 
 use crate::admit::depth;
 use crate::answers::respond::Fault;
+use crate::desk::snapshot::Snapshot;
 use crate::desk::{Proxy, Sidecar, settings};
 use crate::inquiry::stats;
 use crate::policy::subqueue::{MOST, MOST_OF_ALL, split};
@@ -24,16 +27,20 @@ pub(crate) async fn list(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> 
         Some(_) => return Err(Fault::bad_request("only all=true may be asked for")),
     };
     let is_away = proxy.sidecar.tasks.threads.backend_is_away();
-    let mut queues = Vec::new();
-    for queue in proxy.sidecar.subqueues.read_queues() {
+    let read = proxy.sidecar.subqueues.read_queues();
+    for queue in &read {
         match wants_all {
             _ if is_away => {}
             true => drop(stats::count_subqueues(proxy, &queue.name).await),
             false => stats::refresh_subqueues(proxy, &queue.name, 0).await,
         }
-        let most = if wants_all { MOST.into() } else { LISTED };
-        queues.push(view(&proxy.sidecar, &queue, most));
     }
+    let most = if wants_all { MOST.into() } else { LISTED };
+    let now = Snapshot::of(&proxy.sidecar, Duration::ZERO).await;
+    let queues = read.iter();
+    let queues: Vec<Value> = queues
+        .map(|queue| view((&proxy.sidecar, &now), queue, most))
+        .collect();
     let (names, unread) = match is_away {
         true => Default::default(),
         false => depth::unread_subqueues(proxy).await,
@@ -52,24 +59,23 @@ pub(crate) async fn list(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> 
 }
 
 /// What is said of one queue: of no more than so many of its subqueues by name.
-fn view(sidecar: &Sidecar, queue: &ReadQueue, most: usize) -> Value {
+fn view((sidecar, now): (&Sidecar, &Snapshot), queue: &ReadQueue, most: usize) -> Value {
     let name = [settings::SUBQUEUES, &queue.name].concat();
-    let mut rows = sidecar.shown_subqueues(&queue.name);
-    let spread = SpreadOfQueue::of(&rows);
-    rows.truncate(most);
-    let cause = out_of_reach(sidecar, &queue.name);
+    let here = now.queue(&queue.name);
+    let rows = here.subqueues.as_deref().unwrap_or_default();
+    let cause = out_of_reach(now, &queue.name);
     json!({
         "queue": &*queue.name,
         "marked": sidecar.store.overrides().setting(&name).is_some(),
         "written": matches!(queue.writes, Writes::Unmarked | Writes::Yes),
         "differs": queue.writes == Writes::Otherwise,
         "subqueues": queue.count,
-        "held": sidecar.hold.heads(&queue.name),
-        "waiting": sidecar.subqueues.waiting(&queue.name).total(),
-        "untold": sidecar.subqueues.untold(&queue.name),
-        "spread": spread,
+        "held": now.held.lanes(&queue.name).iter().map(|lane| lane.heads).sum::<usize>(),
+        "waiting": here.in_subqueues.total(),
+        "untold": here.untold,
+        "spread": SpreadOfQueue::of(rows),
         "do": cause.as_ref().map(|cause| cause.advice()),
-        "rows": rows,
+        "rows": rows.iter().take(most).collect::<Vec<_>>(),
     })
 }
 

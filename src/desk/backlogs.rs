@@ -52,11 +52,11 @@ fn is_old(last: Option<Instant>, now: Instant) -> bool {
 }
 
 impl Backlogs {
-    /// The queues in which jobs are available.
-    pub(crate) fn with_jobs(&self) -> Vec<Arc<str>> {
-        let queues = self.queues.lock();
-        let with_jobs = (queues.iter()).filter(|(_, backlog)| backlog.available > Some(0));
-        with_jobs.map(|(queue, _)| Arc::clone(queue)).collect()
+    /// Tells of each queue how many of its jobs are available, and whether it is paused, as far as the backend said.
+    pub(super) fn tell(&self, mut tell: impl FnMut(&Arc<str>, Option<u64>, bool)) {
+        for (queue, backlog) in &*self.queues.lock() {
+            tell(queue, backlog.available, backlog.paused);
+        }
     }
 
     /// Whether the backend last said that a queue is paused.
@@ -92,8 +92,9 @@ impl Backlogs {
             && self.once_a_second(queue, now, |backlog| &mut backlog.looked)
     }
 
-    /// Whether to find out if a queue's lookahead is full: once a second.
-    pub(crate) fn looks_whether_full(&self, queue: &str, now: Instant) -> bool {
+    /// Whether to find out if a queue's lookahead is full: once a second. The queue is remembered for that.
+    pub(crate) fn looks_whether_full(&self, queue: &Arc<str>, now: Instant) -> bool {
+        self.turn(queue, now);
         self.once_a_second(queue, now, |backlog| &mut backlog.looked_whether_full)
     }
 
@@ -200,7 +201,7 @@ impl Backlogs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::Strategy;
+    use crate::limit::{Key, Space, Strategy};
 
     fn episode() -> Episode {
         Episode {

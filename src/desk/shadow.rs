@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::named::Ages;
 use crate::duration;
-use crate::hold::{Held, Hold};
+use crate::hold::{Held, HeldNow, Hold};
 use crate::limit::{Key, Limited, Strategy};
 use crate::policy::PolicySet;
 use crate::store::{Change, LedgerExt, Store};
@@ -206,7 +206,7 @@ impl Shadow {
     }
 
     /// What each of the entries that are tried now would have done so far.
-    pub(crate) fn tallies(&self, policies: &PolicySet) -> BTreeMap<Arc<str>, ShadowTally> {
+    pub(crate) async fn tallies(&self, policies: &PolicySet) -> BTreeMap<Arc<str>, ShadowTally> {
         let Some(tried) = policies.shadow() else {
             return BTreeMap::new();
         };
@@ -215,13 +215,14 @@ impl Shadow {
             .iter()
             .map(|policy| Arc::clone(&policy.name));
         let of_queues = (!tried.queues().is_empty()).then(|| Arc::from("queue"));
+        let held = match self.begun.get() {
+            Some(begun) => begun.hold.snapshot(begun.store.now()).await,
+            None => HeldNow::default(),
+        };
         let book = self.book.lock();
         let tallies = names.chain(of_queues).map(|policy| {
             let is_of = |one: &Limited| one.policy == policy;
-            let waiting = self
-                .begun
-                .get()
-                .map_or(0, |begun| begun.hold.waiting(is_of));
+            let waiting = held.waiting(is_of);
             let known = book.tallies.get(&policy).cloned().unwrap_or_default();
             (policy, ShadowTally { waiting, ..known })
         });

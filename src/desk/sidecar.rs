@@ -1,6 +1,5 @@
 //! The state of one sidecar: what all threads share.
 
-use std::cmp::Reverse;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +20,7 @@ use super::process::{FollowedFile, Readiness};
 use super::scope::Scopes;
 use super::settle::Settle;
 use super::shadow::Shadow;
+use super::snapshot::SharedSnapshot;
 use crate::answers::load;
 use crate::bounds::{HeldCount, Pressure};
 use crate::config;
@@ -29,7 +29,7 @@ use crate::hold::{Amount, Held, Hold};
 use crate::limit::{EARLY, Key, Limited, Space, Timestamp};
 use crate::policy::PolicySet;
 use crate::store::{Claimed, End, Gen, LedgerExt, Row, Store, StoreError};
-use crate::subqueues::{ShownSubqueue, Subqueues};
+use crate::subqueues::Subqueues;
 use crate::told::events::Events;
 use crate::told::metrics::{Counted, Metrics};
 use crate::wire::upstream::{Reply, UpstreamError};
@@ -52,6 +52,8 @@ pub struct Sidecar {
     pub(crate) keeper: Keeper,
     pub(crate) shadow: Shadow,
     pub(crate) calling: Calling,
+    /// What is shown of all this.
+    pub(crate) snapshot: SharedSnapshot,
     /// Room for the bytes of bodies that are read whole, and of those that settle a job or keep it alive.
     pub(crate) bodies: Semaphore,
     pub(crate) urgent_bodies: Semaphore,
@@ -100,6 +102,7 @@ impl Sidecar {
             keeper: Keeper::default(),
             shadow: Shadow::default(),
             calling: Calling::default(),
+            snapshot: SharedSnapshot::default(),
             bodies: Semaphore::new(bytes),
             urgent_bodies: Semaphore::new(bytes),
         });
@@ -181,16 +184,11 @@ impl Sidecar {
         self.hold_most(&self.live().settings).jobs
     }
 
-    /// The subqueues of a queue in which jobs wait, or of which jobs are held, as far as is known, the worst first.
-    pub(crate) fn shown_subqueues(&self, queue: &str) -> Vec<ShownSubqueue> {
-        if !self.subqueues.has(queue) {
-            return Vec::new();
-        }
-        let heads = self.hold.heads_in(queue, self.store.now());
-        let mut shown = self.subqueues.shown(queue, &heads, self.most_held());
-        let badness = |one: &ShownSubqueue| (one.out_of_reach, one.shared, one.waiting);
-        shown.sort_by_key(|one| Reverse(badness(one)));
-        shown
+    /// Forgets what was seen and shown, and is made again when it is needed.
+    pub(crate) fn forget_unused(&self) {
+        self.scopes.forget_unused();
+        self.snapshot.forget_unused();
+        self.live().forget_known();
     }
 
     /// A call of the sidecar's own ended after so long.

@@ -9,9 +9,18 @@ use jiff::{SignedDuration, Span, SpanRelativeTo};
 
 /// A time in microseconds since the Unix epoch as JSON bodies have it: UTC, to the millisecond.
 pub fn rfc3339(unix_micros: u64) -> String {
+    written(unix_micros, 3)
+}
+
+/// The time with its microseconds.
+pub fn exactly(unix_micros: u64) -> String {
+    written(unix_micros, 6)
+}
+
+fn written(unix_micros: u64, digits: usize) -> String {
     let micros = i64::try_from(unix_micros).unwrap_or(i64::MAX);
     match jiff::Timestamp::from_microsecond(micros) {
-        Ok(at) => format!("{at:.3}"),
+        Ok(at) => format!("{at:.digits$}"),
         Err(_) => "9999-12-31T23:59:59.999Z".to_owned(),
     }
 }

@@ -42,6 +42,7 @@ mod places;
 mod prospect;
 mod queue;
 mod refusal;
+mod snapshot;
 mod state;
 mod view;
 mod visit;
@@ -57,7 +58,8 @@ pub use pick::{Pick, PickAsk};
 pub use places::{Amount, Lookahead};
 pub use prospect::Prospect;
 pub use refusal::{Refusal, Refused};
-pub use view::{Front, Heads, Tally};
+pub use snapshot::{Front, HeldGroup, HeldLane, HeldNow};
+pub use view::Tally;
 pub use visit::{HeldOfSubqueue, LaneView, Promise, Unnamed, Visit};
 
 #[cfg(test)]

@@ -44,26 +44,55 @@ impl Amount {
     }
 }
 
-impl HoldState {
+/// What is held in all.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Filled {
+    pub(super) jobs: usize,
+    pub(super) bytes: usize,
+    /// Those of the jobs that were claimed from subqueues.
+    pub(super) heads: usize,
+}
+
+impl Filled {
     /// How many places more a lane may take that has `own` of them, when so many `come` for all lanes: all that it has
     /// is then at most three times what is left.
-    pub(super) fn share(&self, most: Amount, come: usize, own: usize) -> usize {
+    fn share(self, most: Amount, come: usize, own: usize) -> usize {
         let free = self.free(most).saturating_sub(come);
         let share = (TIMES_FREE * free).saturating_sub(own) / (TIMES_FREE + 1);
         let gets_one = own < FEW && self.free(most.and_kept()) > come;
         share.max(usize::from(gets_one))
     }
 
+    /// Whether a lane that has `own` places may take no more.
+    pub(super) fn is_full_with(self, most: Amount, own: usize) -> bool {
+        own > 0 && self.share(most, 0, own) == 0
+    }
+
     /// How many jobs fit beside those that are held, which are taken to be as large.
-    fn free(&self, most: Amount) -> usize {
+    fn free(self, most: Amount) -> usize {
         let left = most.bytes.saturating_sub(self.bytes);
         let fit = match (self.bytes, left) {
             (0, _) => most.jobs,
             (_, 0) => 0,
-            (bytes, left) => (left.saturating_mul(self.jobs.len()) / bytes).max(1),
+            (bytes, left) => (left.saturating_mul(self.jobs) / bytes).max(1),
         };
         // Heads of subqueues have places beside these: shut ones would take them from what is free.
-        let held = self.jobs.len().saturating_sub(self.heads);
+        let held = self.jobs.saturating_sub(self.heads);
         most.jobs.saturating_sub(held).min(fit)
+    }
+}
+
+impl HoldState {
+    pub(super) fn filled(&self) -> Filled {
+        Filled {
+            jobs: self.jobs.len(),
+            bytes: self.bytes,
+            heads: self.heads,
+        }
+    }
+
+    /// How many places more a lane may take that has `own` of them, when so many `come` for all lanes.
+    pub(super) fn share(&self, most: Amount, come: usize, own: usize) -> usize {
+        self.filled().share(most, come, own)
     }
 }

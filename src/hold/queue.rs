@@ -380,6 +380,11 @@ impl Groups {
         all.filter_map(|id| self.get(id))
     }
 
+    /// The names of all, in the order of their turns.
+    pub(super) fn ids(&self) -> Vec<GroupId> {
+        self.listed.within(FIRST..=LAST).collect()
+    }
+
     /// All, the last first.
     pub(super) fn last_first(&self) -> impl Iterator<Item = &Group> {
         self.listed.last_first().filter_map(|id| self.get(id))
@@ -389,12 +394,6 @@ impl Groups {
     pub(super) fn of_priority(&self, priority: i32) -> impl Iterator<Item = (GroupId, &Group)> {
         let of_it = self.listed.within(turns_of(priority));
         of_it.filter_map(|id| Some((id, self.get(id)?)))
-    }
-
-    /// The groups of jobs that a key limits.
-    pub(super) fn limited_by(&self, key: &(Space, Key)) -> impl Iterator<Item = &Group> {
-        let ids = self.by_key.get(key).into_iter().flatten();
-        ids.filter_map(|id| self.get(*id))
     }
 
     /// The groups of jobs that wait for no more limits than so many.

@@ -526,7 +526,8 @@ async fn a_spare_group_is_as_a_new_one() {
     let later = NOW.plus(1_000_000);
     let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), later);
     assert_eq!(hold.start(&mut picked).len(), 1);
-    assert!(hold.limits_of(|_| true).is_empty(), "nothing is held");
+    let held = hold.snapshot(NOW).await;
+    assert_eq!(held.waiting(|_| true), 0, "nothing is held");
     let waiter = stand(&hold, 1, &gate(&[]));
     hold.wake(&limits(&["a"]));
     let woken = tokio::time::timeout(Duration::ZERO, waiter.woken());
@@ -535,13 +536,37 @@ async fn a_spare_group_is_as_a_new_one() {
     hold.add(vec![job("b1", 0, &["b"]), job("a2", 0, &["a"])]);
     let view = hold.look(&lane(1), MANY, later);
     assert_eq!(view.askable, 2, "as refused it would count twice");
-    let keys = hold.front("q").keys;
+    let front = hold.snapshot(NOW).await.front("q", most(1, 1 << 40));
+    let keys = front.unwrap().keys;
     let names = |key: &str| keys.iter().any(|((_, _, of), _)| of.as_str() == key);
     assert!(names("a") && !names("k"), "k refused an earlier job");
     assert_eq!(
         ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)),
         ["b1", "a2"]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_has_all_that_is_held() {
+    let hold = hold();
+    let names: Vec<String> = (0..600).map(|nth| nth.to_string()).collect();
+    hold.add(names.iter().map(|id| job(id, 0, &["k", id])).collect());
+    drop(visit(&hold, 2, &gate(&[])));
+    let picked = hold.pick(&lane(1), ask(1, 1, 0), NOW);
+    let held = hold.snapshot(NOW).await;
+    assert_eq!(
+        (held.jobs, held.waiting(|_| true)),
+        (600, 599),
+        "one is in hand"
+    );
+    let of_key = held.limited_by(Space::Job, &limits(&["k"])[0].key);
+    assert_eq!(of_key.map(|group| group.jobs).sum::<usize>(), 599);
+    let mut lanes: Vec<usize> = held.lanes("q").iter().map(|lane| lane.held).collect();
+    lanes.sort_unstable();
+    assert_eq!(lanes, [0, 600], "somebody asked with other credentials");
+    assert_eq!(held.limits_in("q", 20).len(), 20);
+    drop(picked);
+    assert_eq!(hold.snapshot(NOW).await.waiting(|_| true), 600);
 }
 
 /// Jobs may have a key each, so not all groups are kept.
@@ -1284,7 +1309,7 @@ async fn what_is_due_is_found_among_many() {
         assert!(hold.due(None, 256).is_none());
         hold.tidy(Instant::now());
         assert_eq!(hold.promise(&lane(1), &gate(&[]), NOW), Promise::default());
-        assert!(hold.is_full_of("q", most(1, 1 << 40), |_| true));
+        assert!(hold.is_full("q", most(1, 1 << 40)));
     }
     // A walk over all of them for each look takes minutes.
     assert!(begun.elapsed() < Duration::from_secs(10));

@@ -1,7 +1,7 @@
 //! What is held, for those who only look.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +10,9 @@ use tokio::time::Instant;
 use super::held::{Held, Offer};
 use super::lane::Lane;
 use super::locked::Hold;
-use super::places::Amount;
 use super::queue::Queue;
 use super::state::{Known, Whereabouts};
-use ojs_limit::{Cost, Key, Limited, Limits, PolicyAndKey, Share, Space, Timestamp};
-use ojs_policy::subqueue::Subqueue;
+use ojs_limit::{Limited, PolicyAndKey, Timestamp};
 use ojs_store::{Claimed, Gen};
 
 /// How many jobs of a queue are held.
@@ -26,30 +24,6 @@ pub struct Tally {
     pub scheduled: usize,
     /// Those of them that were claimed from subqueues.
     pub heads: usize,
-}
-
-/// What fills the places of a queue.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Front {
-    /// How many jobs of the queue are held.
-    pub held: usize,
-    /// The keys that they wait for, and how many jobs wait for each, most first.
-    pub keys: Vec<(PolicyAndKey, usize)>,
-}
-
-/// Held jobs of a subqueue that are limited alike.
-#[derive(Clone, Debug)]
-pub struct Heads {
-    /// The credentials that claimed them.
-    pub scope: u64,
-    /// Where they came from.
-    pub subqueue: Subqueue,
-    /// How many they are.
-    pub jobs: usize,
-    /// What limits them.
-    pub limits: Arc<[Limited]>,
-    /// The limit that has no room for them, if one has none.
-    pub shut_by: Option<PolicyAndKey>,
 }
 
 impl Hold {
@@ -187,75 +161,6 @@ impl Hold {
         })
     }
 
-    /// The limits of held jobs of which `is` says so.
-    pub fn limits_of(&self, is: impl Fn(&Limited) -> bool) -> Vec<Limits> {
-        let state = self.state();
-        let groups = state.queues.values().flat_map(Queue::all_groups);
-        let limited = groups.flat_map(|group| &*group.limits);
-        let those = limited.filter(|one| is(one));
-        those.map(|one| one.limits.clone()).collect()
-    }
-
-    /// How many waiting jobs a key limits, for `waiting_count`.
-    pub fn waiting_for(&self, space: Space, key: &Key) -> usize {
-        let (state, key) = (self.state(), (space, key.clone()));
-        let queues = state.queues.values();
-        let groups = queues.flat_map(|queue| queue.groups.limited_by(&key));
-        groups.map(|group| group.jobs.len()).sum()
-    }
-
-    /// How many waiting jobs have a limit of which `matches` says so.
-    pub fn waiting(&self, matches: impl Fn(&Limited) -> bool) -> usize {
-        let state = self.state();
-        let groups = state.queues.values().flat_map(Queue::all_groups);
-        groups
-            .filter(|group| group.limits.iter().any(&matches))
-            .map(|group| group.jobs.len())
-            .sum()
-    }
-
-    /// The limits of the jobs that wait in a queue, over all scopes, those of most jobs first.
-    pub fn limits_in(&self, queue: &str) -> Vec<Arc<[Limited]>> {
-        let state = self.state();
-        let groups = state.queues.of_queue(queue).flat_map(Queue::all_groups);
-        let mut busy: Vec<_> = groups.filter(|group| !group.jobs.is_empty()).collect();
-        busy.sort_by_key(|group| Reverse(group.jobs.len()));
-        busy.iter().map(|group| group.limits.clone()).collect()
-    }
-
-    /// The waiting jobs of a queue that were claimed from its subqueues, whichever credentials claimed them.
-    pub fn heads_in(&self, queue: &str, now: Timestamp) -> Vec<Heads> {
-        let state = self.state();
-        let lanes = state.queues.of_queue(queue).filter(|lane| lane.heads > 0);
-        let heads = lanes.flat_map(Queue::all_groups).filter_map(|group| {
-            let first = group.jobs.front()?;
-            Some(Heads {
-                scope: first.claimed.scope,
-                subqueue: first.subqueue?,
-                jobs: group.jobs.len(),
-                limits: Arc::clone(&group.limits),
-                shut_by: (group.refused_by.clone()).filter(|_| !group.may_start(now)),
-            })
-        });
-        heads.collect()
-    }
-
-    /// The groups that share a key, what the next job of each costs, and how many are held.
-    pub fn groups_of(&self, is: impl Fn(&Limited) -> bool) -> Vec<(Share, Cost, usize)> {
-        let state = self.state();
-        let mut found = BTreeMap::<Arc<str>, (Share, Cost, usize)>::new();
-        for group in state.queues.values().flat_map(Queue::all_groups) {
-            let first = group.jobs.front();
-            let key = first.and_then(|held| held.written.iter().find(|one| is(one)));
-            if let Some((key, share)) = key.and_then(|key| Some((key, key.share.as_ref()?))) {
-                let name = Arc::clone(&share.group);
-                let known = || (share.clone(), key.cost.clone(), 0);
-                found.entry(name).or_insert_with(known).2 += group.jobs.len();
-            }
-        }
-        found.into_values().collect()
-    }
-
     /// How many held jobs of which `is` says so leave before this one, as far as priority and age say, and the turns of
     /// groups that share a key by weight.
     pub fn count_before(&self, job: &str, is: impl Fn(&Limited) -> bool) -> usize {
@@ -271,59 +176,6 @@ impl Hold {
             return jobs.filter(|held| rank(held) < rank(this)).count();
         };
         turns + jobs.filter(|held| rank(held).0 < rank(this).0).count()
-    }
-
-    /// Whether jobs fill what may be held of a queue, some of them for a key of which `is` says so. Those of its subqueues
-    /// have places of their own.
-    pub fn is_full_of(
-        &self,
-        queue: &str,
-        most: Amount,
-        is: impl Fn(&PolicyAndKey) -> bool,
-    ) -> bool {
-        let state = self.state();
-        let is_full = |lane: &Queue| {
-            let held = lane.known.saturating_sub(lane.heads);
-            held > 0 && state.share(most, 0, held) == 0
-        };
-        let mut lanes = state.queues.of_queue(queue);
-        // Most groups wait for such a key, so that this is no walk over all of them.
-        state.queues.of_queue(queue).any(is_full)
-            && lanes.any(|lane| in_front(lane).any(|(by, jobs)| jobs > 0 && is(&by)))
-    }
-
-    /// Whether jobs of a queue were held here that had other keys than others of it.
-    pub fn saw_other_keys(&self, queue: &str) -> bool {
-        let state = self.state();
-        let mut lanes = state.queues.of_queue(queue);
-        lanes.any(|lane| lane.groups.are_mixed)
-    }
-
-    /// What fills the places of a queue: a walk over all that is held of it.
-    pub fn front(&self, queue: &str) -> Front {
-        let state = self.state();
-        let mut held = 0;
-        let mut keys = HashMap::<PolicyAndKey, usize>::new();
-        for lane in state.queues.of_queue(queue) {
-            held += lane.known.saturating_sub(lane.heads);
-            for (by, jobs) in in_front(lane) {
-                *keys.entry(by).or_default() += jobs;
-            }
-        }
-        let mut keys: Vec<_> = keys.into_iter().filter(|(_, jobs)| *jobs > 0).collect();
-        keys.sort_by(|(a, jobs), (b, other)| other.cmp(jobs).then_with(|| a.2.cmp(&b.2)));
-        Front { held, keys }
-    }
-
-    /// For each set of credentials with which workers asked lately, or jobs are held: how many jobs of the queue are
-    /// held, and how long ago a worker asked with them.
-    pub fn by_credentials(&self, queue: &str) -> Vec<(usize, Duration)> {
-        let state = self.state();
-        let lanes = state.queues.iter();
-        let lanes = lanes.filter(|(lane, _)| *lane.queue == *queue);
-        lanes
-            .map(|(_, of)| (of.known, of.fetched_at.elapsed()))
-            .collect()
     }
 
     /// How many jobs of a queue are known that were claimed from its subqueues.
@@ -412,17 +264,4 @@ impl Hold {
         claims.sort_by_key(|claimed| claimed.generation);
         claims
     }
-}
-
-/// What the jobs of a lane wait for, group by group, but for those of subqueues alone.
-fn in_front(lane: &Queue) -> impl Iterator<Item = (PolicyAndKey, usize)> {
-    let own = lane.all_groups().filter(|group| {
-        let mut jobs = group.jobs.iter();
-        !jobs.all(|held| held.subqueue.is_some())
-    });
-    own.filter_map(|group| {
-        let by = group.refused_by.clone();
-        let by = by.or_else(|| group.limits.last().map(Limited::names));
-        Some((by?, group.jobs.len()))
-    })
 }

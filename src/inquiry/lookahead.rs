@@ -3,11 +3,13 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::waiting;
 use crate::desk::causes::{self, Cause, named, quoted};
+use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::desk::{Proxy, Sidecar};
 use crate::hold::{Front, Lane};
 use crate::limit::{OnLimit, PolicyAndKey, Space};
@@ -19,62 +21,38 @@ const NAMED: usize = 3;
 /// The largest `hold.max`.
 const LARGEST: u64 = 50_000;
 
-/// A queue whose lookahead is full.
+/// A queue whose lookahead is full, in words.
 pub(crate) struct FullLookahead {
     queue: String,
     held: usize,
     keys: String,
     behind: String,
     cures: String,
-}
-
-/// Whether jobs fill what may be held of a queue, and jobs of other keys may wait behind them.
-pub(crate) fn hides_others(sidecar: &Sidecar, queue: &str) -> bool {
-    hides(sidecar, queue) && !is_of_one_key(sidecar, queue)
-}
-
-/// Whether all jobs that were seen of a queue have one key, that of a policy. Then those behind them are likely to have it
-/// too, and wait for the same.
-fn is_of_one_key(sidecar: &Sidecar, queue: &str) -> bool {
-    let front = sidecar.hold.front(queue);
-    let [((_, _, key), _)] = front.keys.as_slice() else {
-        return false;
-    };
-    let is_of_policy = sidecar.live().policies.named_by(key).is_some();
-    is_of_policy && !sidecar.hold.saw_other_keys(queue)
-}
-
-/// Whether jobs fill what may be held of a queue. Where all of them wait for limits that each job of the queue has, none
-/// behind them could start.
-fn is_full(sidecar: &Sidecar, queue: &str) -> bool {
-    let live = sidecar.live();
-    let gate = live.policies.gate(queue);
-    let is_of_some = |by: &PolicyAndKey| {
-        by.1 != Space::Queue && !gate.limited.iter().any(|one| one.names() == *by)
-    };
-    (sidecar.hold).is_full_of(queue, sidecar.hold_most(&live.settings), is_of_some)
-}
-
-/// Whether jobs may wait behind those that fill it.
-fn hides(sidecar: &Sidecar, queue: &str) -> bool {
-    // Jobs in subqueues are not behind those of the queue itself.
-    sidecar.fetching.backlogs.available(queue) != Some(0) && is_full(sidecar, queue)
+    /// Whether all jobs that were seen of it have one key, that of a policy. Then those behind them are likely to have
+    /// it too, and wait for the same.
+    is_of_one_key: bool,
 }
 
 /// A FETCH wanted more of a queue than it got. Where the lookahead is why, that is said once an episode.
 pub(crate) fn note_full(proxy: &Proxy, lane: &Lane) {
-    let (sidecar, now) = (&proxy.sidecar, Instant::now());
-    let backlogs = &sidecar.fetching.backlogs;
-    if !backlogs.looks_whether_full(&lane.queue, now) || !hides_others(sidecar, &lane.queue) {
+    let sidecar = &proxy.sidecar;
+    let most = sidecar.hold_most(&sidecar.live().settings);
+    if !sidecar.hold.is_full(&lane.queue, most)
+        || !(sidecar.fetching.backlogs).looks_whether_full(&lane.queue, Instant::now())
+    {
         return;
     }
     let (proxy, lane) = (proxy.clone(), lane.clone());
     let _task = sidecar.tasks.spawn(async move {
+        let sidecar = &proxy.sidecar;
+        let now = Snapshot::of(sidecar, SHARED).await;
+        if FullLookahead::that_hides_others(sidecar, &now, &lane.queue).is_none() {
+            return;
+        }
         waiting::refresh(&proxy, &[Arc::clone(&lane.queue)], lane.scope).await;
-        let (sidecar, backlogs) = (&proxy.sidecar, &proxy.sidecar.fetching.backlogs);
-        if hides_others(sidecar, &lane.queue)
-            && backlogs.begins_to_be_full(&lane.queue, Instant::now())
-            && let Some(full) = FullLookahead::of(sidecar, &lane.queue)
+        let now = Snapshot::of(sidecar, Duration::ZERO).await;
+        if let Some(full) = FullLookahead::that_hides_others(sidecar, &now, &lane.queue)
+            && (sidecar.fetching.backlogs).begins_to_be_full(&lane.queue, Instant::now())
         {
             full.warn(&lane.queue);
         }
@@ -82,13 +60,27 @@ pub(crate) fn note_full(proxy: &Proxy, lane: &Lane) {
 }
 
 impl FullLookahead {
-    /// `None`: the lookahead is not full, or no job waits behind it.
-    pub(crate) fn of(sidecar: &Sidecar, queue: &str) -> Option<FullLookahead> {
-        if !hides(sidecar, queue) {
+    /// `None`: jobs do not fill what may be held of a queue, none waits behind them, or all of them wait for limits that
+    /// each job of the queue has, so that none behind them could start.
+    pub(crate) fn of(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Option<FullLookahead> {
+        // Jobs in subqueues are not behind those of the queue itself.
+        let behind = now.queue(queue).available;
+        let front = now
+            .held
+            .front(queue, now.most)
+            .filter(|_| behind != Some(0))?;
+        let policies = &now.live.policies;
+        let gate = policies.gate(queue);
+        let is_of_some = |by: &PolicyAndKey| {
+            by.1 != Space::Queue && !gate.limited.iter().any(|one| one.names() == *by)
+        };
+        if !front.keys.iter().any(|(by, _)| is_of_some(by)) {
             return None;
         }
-        let front = sidecar.hold.front(queue);
-        let behind = sidecar.fetching.backlogs.available(queue);
+        let is_of_one_key = match &*front.keys {
+            [((_, _, key), _)] => policies.named_by(key).is_some() && !front.are_mixed,
+            _ => false,
+        };
         let in_words = match behind {
             Some(1) => "1 job waits".to_owned(),
             Some(jobs) => format!("{jobs} jobs wait"),
@@ -99,8 +91,18 @@ impl FullLookahead {
             held: front.held,
             keys: keys_of(&front),
             behind: in_words,
-            cures: cures(sidecar, queue, &front, behind),
+            cures: cures((sidecar, now), queue, &front, behind),
+            is_of_one_key,
         })
+    }
+
+    /// The jobs in front have keys that those behind them may not have.
+    pub(crate) fn that_hides_others(
+        sidecar: &Sidecar,
+        now: &Snapshot,
+        queue: &str,
+    ) -> Option<FullLookahead> {
+        FullLookahead::of(sidecar, now, queue).filter(|full| !full.is_of_one_key)
     }
 
     pub(crate) fn cause(&self) -> Cause {
@@ -142,13 +144,18 @@ fn keys_of(front: &Front) -> String {
 }
 
 /// What helps, with the lines to paste.
-fn cures(sidecar: &Sidecar, queue: &str, front: &Front, behind: Option<u64>) -> String {
+fn cures(
+    (sidecar, now): (&Sidecar, &Snapshot),
+    queue: &str,
+    front: &Front,
+    behind: Option<u64>,
+) -> String {
     let first = front.keys.first();
     let name = first.map_or_else(
         || "the key in front".to_owned(),
         |((_, space, key), _)| named(*space, key.as_str()),
     );
-    let policies = &sidecar.live().policies;
+    let policies = &now.live.policies;
     let is_split = first.is_some_and(|(by, _)| splits(policies, by));
     let cure = if sidecar.backend.names_cost() || !is_split {
         format!("give {name} a queue of its own")
@@ -160,7 +167,7 @@ fn cures(sidecar: &Sidecar, queue: &str, front: &Front, behind: Option<u64>) -> 
          (`ojs-throttle help subqueues`)"
             .to_owned()
     };
-    format!("{cure}{}", deeper(sidecar, front, behind))
+    format!("{cure}{}", deeper(sidecar, now, front, behind))
 }
 
 /// Whether jobs of a limit go to subqueues where their queue has them.
@@ -176,9 +183,9 @@ fn splits(policies: &PolicySet, (name, space, _): &PolicyAndKey) -> bool {
 }
 
 /// How much more must be held for those behind to be seen, and what that costs.
-fn deeper(sidecar: &Sidecar, front: &Front, behind: Option<u64>) -> String {
-    let most = sidecar.hold_most(&sidecar.live().settings);
-    if 2 * sidecar.hold.bytes() >= most.bytes {
+fn deeper(sidecar: &Sidecar, now: &Snapshot, front: &Front, behind: Option<u64>) -> String {
+    let most = now.most;
+    if 2 * now.held.bytes >= most.bytes {
         return ", or raise max_bytes in [hold]".to_owned();
     }
     let all = front.held as u64 + behind.unwrap_or(front.held as u64);

@@ -42,8 +42,10 @@ pub(crate) struct LimitView {
     /// Where the store is lost: how many jobs may have slots beside those that have. The usage is of this
     /// sidecar alone then.
     pub(crate) lost: Option<u32>,
-    /// As of when.
+    /// As of when the store knows that.
     pub(crate) now: Timestamp,
+    /// As of when it is known what waits.
+    pub(crate) at: Timestamp,
 }
 
 impl LimitView {
@@ -97,6 +99,7 @@ impl LimitView {
             let (out, waiting) = self.calls;
             text += &format!(r#","calls":{{"out":{out},"waiting":{waiting}}}"#);
         }
+        text += &format!(r#","at":"{}""#, duration::exactly(self.at.0));
         if let Some(set) = &self.set {
             text += &format!(r#","override":{}"#, set_limits(set));
         }
@@ -308,6 +311,7 @@ mod tests {
             hint: None,
             lost: None,
             now: seconds(10.0),
+            at: seconds(10.0),
         }
     }
 

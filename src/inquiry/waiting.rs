@@ -1,5 +1,5 @@
-//! How many jobs wait for a limit: those that are held, and those that the backend's statistics show in queues that
-//! the limit covers. `waiting_count`, the metric and the event of waiting jobs all go by the same number.
+//! How many jobs of a queue wait in the backend, as its statistics show. `waiting_count`, the metric and the event of
+//! waiting jobs all go by the same number, beside what is held.
 //!
 //! The backend is asked at most once a second for a queue: by who reads limits, and beside a FETCH that gets less than
 //! it wants from a queue whose limits leave no room. The jobs of such a queue stay in the backend, unread, and somebody
@@ -12,12 +12,10 @@ use tokio::time::Instant;
 
 use super::in_force;
 use crate::bounds::StatsAnswer;
-use crate::desk::named::Waiting;
 use crate::desk::{Proxy, Sidecar, backend_stats, tell};
 use crate::hold::{Episode, Lane};
 use crate::inquiry::stats;
-use crate::limit::{Key, Space};
-use crate::policy::{Gate, PolicySet};
+use crate::policy::Gate;
 use crate::store::KeyStates;
 
 /// The backend is asked about so many queues for one answer.
@@ -110,45 +108,16 @@ async fn tell_waiting(sidecar: &Sidecar, queue: &str, gate: &Gate) {
     }
 }
 
-/// How many jobs wait for a queue's own limits: those that are held here, and those in the backend.
-pub(crate) fn of_queue(sidecar: &Sidecar, queue: &str) -> u64 {
-    let of_queue = sidecar.fetching.backlogs.available(queue).unwrap_or(0);
-    let of_subqueues = sidecar.subqueues.waiting(queue).available;
-    sidecar.hold.of_queue(queue).0 as u64 + of_queue + of_subqueues
-}
-
-/// How many jobs wait for a key: those that are held here, all jobs of the queues that the key covers, and in other
-/// queues those that are known to wait for it, of which some may have left unseen.
-pub(crate) fn of_key(sidecar: &Sidecar, key: &Key, policies: &PolicySet, pending: &Waiting) -> u64 {
-    let mut waiting = sidecar.hold.waiting_for(Space::Job, key) as u64;
-    let mut pending = pending.get(key).cloned().unwrap_or_default();
-    let available = |queue: &str| available(sidecar, queue);
-    for queue in policies.covered(key) {
-        let pending = pending.remove(queue).unwrap_or(0);
-        waiting += available(queue).unwrap_or(pending);
-    }
-    for (queue, jobs) in pending {
-        waiting += available(&queue).unwrap_or(jobs).min(jobs);
-    }
-    waiting
-}
-
-/// The queues of the backend in which jobs may wait for a key.
-pub(crate) fn queues_of(key: &Key, policies: &PolicySet, pending: &Waiting) -> Vec<Arc<str>> {
-    let covered = policies.covered(key).map(Arc::from);
-    let pending = pending.get(key).into_iter();
-    covered
-        .chain(pending.flat_map(|queues| queues.keys().cloned()))
-        .collect()
-}
-
-/// Asks the backend about these queues, for one answer.
-pub(crate) async fn refresh(proxy: &Proxy, queues: &[Arc<str>], scope: u64) {
+/// Asks the backend about these queues, for one answer. `false`: it was asked about each within the last second.
+pub(crate) async fn refresh(proxy: &Proxy, queues: &[Arc<str>], scope: u64) -> bool {
+    let mut asked = false;
     let is_due = |queue: &&Arc<str>| {
         let backlogs = &proxy.sidecar.fetching.backlogs;
         backlogs.is_due(queue, Instant::now())
     };
     for queue in queues.iter().filter(is_due).take(QUEUES) {
         ask_depth(proxy, queue, scope).await;
+        asked = true;
     }
+    asked
 }

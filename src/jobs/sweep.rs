@@ -158,8 +158,7 @@ fn forget_unused(sidecar: &Sidecar) {
     sidecar.admit.pressure.forget_unused(now);
     sidecar.fetching.forget_unused(now.at);
     sidecar.subqueues.forget_unused(now.at);
-    sidecar.scopes.forget_unused();
-    sidecar.live().forget_known();
+    sidecar.forget_unused();
 }
 
 /// Looks whether outages of the backend and of services are over, and asks the backend where nobody else does. A backend

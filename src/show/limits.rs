@@ -1,21 +1,23 @@
 //! Inspection: `GET /ojs/v1/rate-limits` and `…/{key}` (rate-limiting text, sections 10.1 and 10.3).
 
+use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::Response;
 use http::request::Parts;
+use http::{HeaderMap, Response};
 
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault};
 use crate::desk::guard::{not_allowed, reads};
-use crate::desk::named::Waiting;
+use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::desk::{Proxy, Sidecar};
 use crate::inquiry::in_force::set_for_queue;
 use crate::inquiry::shape::{self, LimitView};
 use crate::inquiry::waiting;
 use crate::jobs::siblings;
 use crate::limit::{Cost, Key, KeyState, Limited, Limits, Rate, Space, Timestamp};
-use crate::policy::{self, PolicySet, Template, strictest};
+use crate::policy::{self, Template, strictest};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError, Usage};
 
 /// So many rows of jobs that run are looked at for one answer.
@@ -23,53 +25,54 @@ const ROWS: usize = 2_048;
 
 /// What one answer goes by.
 pub(crate) struct KeyFacts {
-    policies: Arc<PolicySet>,
+    pub(crate) now: Arc<Snapshot>,
     /// What is out with workers; of a sidecar that is alone, nothing.
     pub(crate) rows: Vec<Row>,
-    /// How many single jobs are known to wait in the backend.
-    pending: Waiting,
     /// With whose credentials the backend is asked.
-    scope: u64,
+    pub(crate) scope: u64,
 }
 
 impl KeyFacts {
     /// Goes by what is known here alone: the store is not asked.
-    pub(crate) fn here(sidecar: &Sidecar) -> KeyFacts {
+    pub(crate) fn here(sidecar: &Sidecar, now: Arc<Snapshot>) -> KeyFacts {
         KeyFacts {
-            policies: Arc::clone(&sidecar.live().policies),
+            now,
             rows: Vec::new(),
-            pending: sidecar.control.named.pending(),
-            scope: sidecar.scopes.of(&http::HeaderMap::new()),
+            scope: sidecar.scopes.of(&HeaderMap::new()),
         }
     }
 
-    /// Asks the backend about the queues in which jobs may wait for these keys.
-    pub(crate) async fn refresh(&self, proxy: &Proxy, keys: &[Key]) {
-        let queues = keys.iter().flat_map(|key| self.queues_of(key));
-        waiting::refresh(proxy, &queues.collect::<Vec<_>>(), self.scope).await;
-    }
-
-    /// The queues of the backend in which jobs may wait for a key.
-    pub(crate) fn queues_of(&self, key: &Key) -> Vec<Arc<str>> {
-        waiting::queues_of(key, &self.policies, &self.pending)
+    /// Asks the backend about these queues, and about those in which jobs may wait for these keys.
+    pub(crate) async fn refresh<'a>(
+        &mut self,
+        proxy: &Proxy,
+        queue: Option<&str>,
+        keys: impl Iterator<Item = &'a Key>,
+    ) {
+        let of_keys = keys.flat_map(|key| self.now.queues_of(key));
+        let queues: Vec<_> = queue.map(Arc::from).into_iter().chain(of_keys).collect();
+        if waiting::refresh(proxy, &queues, self.scope).await {
+            self.now = Snapshot::of(&proxy.sidecar, Duration::ZERO).await;
+        }
     }
 
     /// The policy that names a key, where one is known.
     pub(super) fn policy_of(&self, sidecar: &Sidecar, key: &Key) -> Arc<str> {
         let named = || sidecar.control.named.get(key).map(|numbers| numbers.policy);
-        (self.policies.named_by(key).or_else(named)).unwrap_or_default()
+        let policies = &self.now.live.policies;
+        policies.named_by(key).or_else(named).unwrap_or_default()
     }
 
     /// What a start of a key costs, by the policy that has it.
     fn cost_of(&self, name: &Arc<str>) -> Cost {
-        let mut policies = self.policies.policies().iter();
+        let mut policies = self.now.live.policies.policies().iter();
         let policy = policies.find(|policy| policy.name == *name);
         policy.map_or(Cost::ONE, |policy| policy.prices.cost())
     }
 
     /// 404 for a key that nothing has named.
     pub(crate) fn lacks(&self, key: &Key) -> Fault {
-        let Some(template) = self.policies.misnamed(key) else {
+        let Some(template) = self.now.live.policies.misnamed(key) else {
             return unknown_key(key.as_str());
         };
         let (message, hint) = policy_and_no_key(key, template);
@@ -89,10 +92,16 @@ impl KeyFacts {
 /// has.
 fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Option<Limits> {
     let is = |one: &Limited| one.space == Space::Job && one.key == *key;
-    let mut all = sidecar.hold.limits_of(is);
-    let known = all.len();
-    all.extend(facts.policies.constants(key).cloned());
-    let live = sidecar.live();
+    let mut all = Vec::<Limits>::new();
+    let held = facts.now.held.limited_by(Space::Job, key);
+    for one in held.flat_map(|group| group.limits.iter().filter(|one| is(one))) {
+        // Thousands of groups may have the same.
+        if all.last() != Some(&one.limits) {
+            all.push(one.limits.clone());
+        }
+    }
+    let (known, live) = (all.len(), &facts.now.live);
+    all.extend(live.policies.constants(key).cloned());
     let ways = live.settings.egress.iter();
     let ways = ways.filter(|way| way.key.constant() == Some(key));
     // Its own; others are those of policies.
@@ -112,11 +121,11 @@ fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Option<Limits> {
 }
 
 /// Every key that is known, in order.
-fn known_keys(sidecar: &Sidecar, facts: &KeyFacts) -> Vec<Key> {
-    let policies = facts.policies.policies();
+pub(crate) fn known_keys(sidecar: &Sidecar, facts: &KeyFacts) -> Vec<Key> {
+    let live = &facts.now.live;
+    let policies = live.policies.policies();
     let mut keys = sidecar.control.named.keys();
     keys.extend(policies.iter().filter_map(|p| p.key.constant().cloned()));
-    let live = sidecar.live();
     let ways = live
         .settings
         .egress
@@ -195,12 +204,10 @@ pub(super) async fn views(
     let KeyStates { states, now } = sidecar.store.states(keys).await?;
     let mut views = Vec::new();
     for ((space, key), state) in keys.iter().zip(states) {
-        // Each looks at all that is held.
-        tokio::task::yield_now().await;
         views.push(match space {
             Space::Job => key_view(sidecar, key, facts, state, now).await,
             // Its name is its key but for letters that no key has.
-            Space::Queue => queue_view(sidecar, key.as_str(), state, now).await,
+            Space::Queue => queue_view(sidecar, key.as_str(), (state, now), facts).await,
         });
     }
     Ok(views)
@@ -239,26 +246,12 @@ async fn key_view(
     Some(view)
 }
 
-/// A job key as it is shown under these limits, in which what is set over HTTP is laid over the rest.
+/// A key as it is shown under these limits, in which what is set over HTTP is laid over the rest.
 pub(crate) async fn view(
     sidecar: &Sidecar,
     limited: Limited,
-    known: (KeyState, Timestamp),
-    facts: &KeyFacts,
-) -> LimitView {
-    let key = &limited.key;
-    LimitView {
-        waiting: waiting::of_key(sidecar, key, &facts.policies, &facts.pending),
-        calls: sidecar.calling.of_key(key),
-        ..alone(sidecar, limited, known).await
-    }
-}
-
-/// A key or a queue under these limits, as the store knows it, without what waits for it.
-async fn alone(
-    sidecar: &Sidecar,
-    limited: Limited,
     (state, now): (KeyState, Timestamp),
+    facts: &KeyFacts,
 ) -> LimitView {
     LimitView {
         lost: free_slots(sidecar, &limited).await,
@@ -266,11 +259,12 @@ async fn alone(
         usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
         unit: shape::unit(&limited.cost),
         state,
-        waiting: 0,
-        calls: (0, 0),
+        waiting: facts.now.waiting_for(&limited.key),
+        calls: sidecar.calling.of_key(&limited.key),
         set: (sidecar.store.overrides()).get(limited.space, &limited.key, now),
         hint: None,
         now,
+        at: facts.now.at,
         limited,
     }
 }
@@ -282,29 +276,27 @@ pub(crate) async fn queue_state(
     parts: &Parts,
     queue: &str,
 ) -> Result<Option<LimitView>, Fault> {
-    let sidecar = &proxy.sidecar;
-    let key = policy::queue_key(queue);
+    let (sidecar, key) = (&proxy.sidecar, policy::queue_key(queue));
+    let mut facts = KeyFacts {
+        now: Snapshot::of(sidecar, SHARED).await,
+        rows: Vec::new(),
+        scope: sidecar.scopes.of(&parts.headers),
+    };
+    facts.refresh(proxy, Some(queue), iter::empty()).await;
     let KeyStates { states, now } = sidecar.store.states(&[(Space::Queue, &key)]).await?;
-    let elsewhere = siblings::held_by_siblings(sidecar, queue).await as u64;
-    let scope = sidecar.scopes.of(&parts.headers);
-    waiting::refresh(proxy, &[Arc::from(queue)], scope).await;
     let state = states.into_iter().next().unwrap_or_default();
-    let view = queue_view(sidecar, queue, state, now).await;
-    Ok(view.map(|view| LimitView {
-        waiting: view.waiting + elsewhere,
-        ..view
-    }))
+    Ok(queue_view(sidecar, queue, (state, now), &facts).await)
 }
 
-/// The limits of a queue that the store knows so, with what waits here and in the backend.
-async fn queue_view(
+/// The limits of a queue that the store knows so, with what waits here, at siblings and in the backend.
+pub(crate) async fn queue_view(
     sidecar: &Sidecar,
     queue: &str,
-    state: KeyState,
-    now: Timestamp,
+    known: (KeyState, Timestamp),
+    facts: &KeyFacts,
 ) -> Option<LimitView> {
     let set = set_for_queue(sidecar, queue);
-    let policies = Arc::clone(&sidecar.live().policies);
+    let policies = &facts.now.live.policies;
     let file = policies.queue_limits(queue).map(|entry| &entry.limits);
     let limits = file.chain(set.as_ref().map(|set| &set.limits));
     let limits = limits.cloned().reduce(strictest)?;
@@ -321,9 +313,11 @@ async fn queue_view(
     };
     let mut view = LimitView {
         name: queue.to_owned(),
-        waiting: waiting::of_queue(sidecar, queue),
+        waiting: facts.now.queue(queue).waiting()
+            + siblings::held_by_siblings(sidecar, queue).await as u64,
+        calls: (0, 0),
         hint: in_vain.then_some(shape::FILE_IS_STRICTER),
-        ..alone(sidecar, limited, (state, now)).await
+        ..view(sidecar, limited, known, facts).await
     };
     view.limited.cost = Cost::ONE;
     Some(view)
@@ -342,9 +336,12 @@ fn is_beyond(set: &Limits, stands: &Limits) -> bool {
     slots || spaced || set.rates.iter().any(is_less)
 }
 
-/// The rows of jobs that run.
-pub(super) async fn rows_out(sidecar: &Sidecar) -> Result<Vec<Row>, StoreError> {
-    sidecar.store.rows(RowsOf::Out { max: ROWS }).await
+/// The rows of jobs that run. Those that run through others do not wait.
+pub(crate) async fn rows_out(sidecar: &Sidecar) -> Result<Vec<Row>, StoreError> {
+    let rows = sidecar.store.rows(RowsOf::Out { max: ROWS }).await?;
+    let others = rows.iter().filter(|row| !row.ours);
+    (sidecar.control.named).left(others.map(|row| &*row.claimed.job));
+    Ok(rows)
 }
 
 pub(crate) async fn known_of_keys(proxy: &Proxy, parts: &Parts) -> Result<KeyFacts, StoreError> {
@@ -353,12 +350,9 @@ pub(crate) async fn known_of_keys(proxy: &Proxy, parts: &Parts) -> Result<KeyFac
         true => Vec::new(),
         false => rows_out(sidecar).await?,
     };
-    let others = rows.iter().filter(|row| !row.ours);
-    (sidecar.control.named).left(others.map(|row| &*row.claimed.job));
     Ok(KeyFacts {
-        policies: Arc::clone(&sidecar.live().policies),
         rows,
-        pending: sidecar.control.named.pending(),
+        now: Snapshot::of(sidecar, SHARED).await,
         scope: sidecar.scopes.of(&parts.headers),
     })
 }
@@ -366,10 +360,10 @@ pub(crate) async fn known_of_keys(proxy: &Proxy, parts: &Parts) -> Result<KeyFac
 /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
 pub(crate) async fn key_state(
     proxy: &Proxy,
-    facts: &KeyFacts,
+    facts: &mut KeyFacts,
     key: &Key,
 ) -> Result<Option<LimitView>, StoreError> {
-    facts.refresh(proxy, std::slice::from_ref(key)).await;
+    facts.refresh(proxy, None, iter::once(key)).await;
     let views = views(&proxy.sidecar, &[(Space::Job, key)], facts).await?;
     Ok(views.into_iter().flatten().next())
 }
@@ -377,8 +371,8 @@ pub(crate) async fn key_state(
 /// Answers inspection of one key.
 pub(crate) async fn inspect(proxy: &Proxy, parts: &Parts, key: &str) -> Result<String, Fault> {
     let key = Key::new(key).map_err(|_| unknown_key(key))?;
-    let facts = known_of_keys(proxy, parts).await?;
-    let state = key_state(proxy, &facts, &key).await?;
+    let mut facts = known_of_keys(proxy, parts).await?;
+    let state = key_state(proxy, &mut facts, &key).await?;
     let state = state.ok_or_else(|| facts.lacks(&key))?;
     Ok(state.to_json())
 }
@@ -390,11 +384,11 @@ pub(crate) async fn list(proxy: &Proxy, parts: &Parts) -> Result<Response<Body>,
     }
     let (page, per_page) = pages(parts.uri.query().unwrap_or_default())?;
     let sidecar = &proxy.sidecar;
-    let facts = known_of_keys(proxy, parts).await?;
+    let mut facts = known_of_keys(proxy, parts).await?;
     let keys = known_keys(sidecar, &facts);
     let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
     let shown: Vec<Key> = shown.take(per_page).cloned().collect();
-    facts.refresh(proxy, &shown).await;
+    facts.refresh(proxy, None, shown.iter()).await;
     // An override may have ended since the keys were gathered.
     let spaced: Vec<_> = shown.iter().map(|key| (Space::Job, key)).collect();
     let views = views(sidecar, &spaced, &facts).await?;

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::why;
 use crate::answers::load::Urgency;
-use crate::desk::{Sidecar, edges};
+use crate::desk::Sidecar;
+use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::duration;
-use crate::inquiry::waiting;
+use crate::inquiry::lookahead::FullLookahead;
 use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
 use crate::policy::numbers;
 use crate::store::LedgerExt;
@@ -23,11 +23,15 @@ const MAX_ASKED: usize = 20_000;
 /// How long a scrape waits for what only the store knows.
 const ASKING: Duration = Duration::from_secs(2);
 
-/// Sets the gauges that are read rather than counted; called at each scrape. While the store is slow to
-/// answer, what only it knows stays as it was.
-pub(crate) async fn measure(sidecar: &Sidecar) {
-    measure_here(sidecar);
+/// Sets the gauges that are read rather than counted, and makes the page; called at each scrape. While the store is slow
+/// to answer, what only it knows stays as it was.
+pub(crate) async fn measured(sidecar: &Sidecar, page: impl FnOnce() -> String) -> String {
     let _late = tokio::time::timeout(ASKING, measure_out(sidecar)).await;
+    let now = Snapshot::of(sidecar, SHARED).await;
+    // Another scrape would show one half of its numbers and one of these.
+    let _alone = sidecar.snapshot.page.lock();
+    measure_here(sidecar, &now);
+    page()
 }
 
 /// How many jobs are out is read too: a claim that lapsed and was made again ends its slots inside the
@@ -80,55 +84,62 @@ async fn out_of(sidecar: &Sidecar, keys: &[(Space, Key)]) -> Option<f64> {
 }
 
 /// The gauges that no store is asked for.
-fn measure_here(sidecar: &Sidecar) {
-    let (own, shared) = sidecar.metrics.named();
+fn measure_here(sidecar: &Sidecar, now: &Snapshot) {
+    let metrics = &sidecar.metrics;
+    metrics.set_time("ojs_throttle_snapshot_timestamp_seconds", now.at);
+    let (own, shared) = metrics.named();
     if shared {
         let own: HashSet<(Space, Key)> = own.into_iter().collect();
         let is_own = |limited: &Limited| own.contains(&(limited.space, limited.key.clone()));
-        sidecar
-            .metrics
-            .others_waiting(sidecar.hold.waiting(|limited| !is_own(limited)));
+        metrics.others_waiting(now.held.waiting(|limited| !is_own(limited)));
     }
-    let policies = Arc::clone(&sidecar.live().policies);
-    let pending = sidecar.control.named.pending();
-    let waiting = |space, key: &Key| match space {
-        Space::Queue => waiting::of_queue(sidecar, key.as_str()),
-        Space::Job => waiting::of_key(sidecar, key, &policies, &pending),
-    };
-    sidecar.metrics.waiting(&waiting);
-    measure_limits(sidecar);
-    for (policy, tally) in sidecar.shadow.tallies(&policies) {
-        let policy = ("policy", &*policy);
+    metrics.waiting(&|space, key: &Key| match space {
+        Space::Queue => now.queue(key.as_str()).waiting(),
+        Space::Job => now.waiting_for(key),
+    });
+    measure_limits(sidecar, now);
+    for (policy, tally) in &now.shadow {
+        let policy = ("policy", &**policy);
         let verdicts = ["started", "waited", "dropped", "unknown"];
         for (verdict, jobs) in verdicts.into_iter().zip(tally.ever()) {
             let labels = [policy, ("verdict", verdict)];
-            (sidecar.metrics).count_to("ojs_throttle_shadow_jobs_total", &labels, jobs);
+            metrics.count_to("ojs_throttle_shadow_jobs_total", &labels, jobs);
         }
-        (sidecar.metrics).set("ojs_throttle_shadow_waiting", &[policy], tally.waiting);
+        metrics.set("ojs_throttle_shadow_waiting", &[policy], tally.waiting);
     }
-    measure_pressure(sidecar);
+    let levels = now.queues.iter();
+    let levels = levels
+        .filter_map(|(queue, here)| Some((Arc::clone(queue), here.level.as_ref()?.pressure())));
+    metrics.pressure(&levels.collect::<Vec<_>>());
     measure_load(sidecar);
-    measure_whole(sidecar);
+    measure_whole(sidecar, now);
 }
 
 /// The series without labels.
-fn measure_whole(sidecar: &Sidecar) {
-    let held = sidecar.hold.counts().into_keys();
-    let full = held.filter(|queue| why::hides_others(sidecar, queue));
-    let queues = sidecar.subqueues.read_queues().into_iter();
-    let all = queues.flat_map(|queue| sidecar.shown_subqueues(&queue.name));
-    let spread = SpreadOfQueue::of(&all.collect::<Vec<_>>());
+fn measure_whole(sidecar: &Sidecar, now: &Snapshot) {
+    let held = now.queues.iter().filter(|(_, here)| here.held > 0);
+    let full = held.filter_map(|(queue, _)| FullLookahead::that_hides_others(sidecar, now, queue));
+    let mut spread = SpreadOfQueue::default();
+    for shown in now
+        .queues
+        .values()
+        .filter_map(|here| here.subqueues.as_deref())
+    {
+        let here = SpreadOfQueue::of(shown);
+        spread.shared += here.shared;
+        spread.out_of_reach += here.out_of_reach;
+    }
     let (store, threads) = (&sidecar.store, &sidecar.tasks.threads);
     let overrides = store.overrides();
     let gauges = [
-        ("ojs_throttle_held_jobs", sidecar.hold.len()),
-        ("ojs_throttle_held_bytes", sidecar.hold.bytes()),
-        ("ojs_throttle_hold_capacity", sidecar.most_held()),
+        ("ojs_throttle_held_jobs", now.held.jobs),
+        ("ojs_throttle_held_bytes", now.held.bytes),
+        ("ojs_throttle_hold_capacity", now.most.jobs),
         ("ojs_throttle_lookahead_full_queues", full.count()),
         ("ojs_throttle_subqueues_shared", spread.shared),
         ("ojs_throttle_subqueues_out_of_reach", spread.out_of_reach),
-        ("ojs_throttle_store_up", (!store.is_lost()).into()),
-        ("ojs_throttle_siblings", store.siblings()),
+        ("ojs_throttle_store_up", now.store_up.into()),
+        ("ojs_throttle_siblings", now.siblings),
         ("ojs_throttle_overrides_active", overrides.len()),
         ("ojs_throttle_paused_keys", overrides.pauses(store.now())),
         (
@@ -139,10 +150,7 @@ fn measure_whole(sidecar: &Sidecar) {
             "ojs_throttle_connections",
             threads.sum(|load| &load.connections),
         ),
-        (
-            "ojs_throttle_backend_up",
-            (!threads.backend_is_away()).into(),
-        ),
+        ("ojs_throttle_backend_up", now.backend_up.into()),
     ];
     for (name, now) in gauges {
         sidecar.metrics.set(name, &[], now);
@@ -150,7 +158,7 @@ fn measure_whole(sidecar: &Sidecar) {
     let (granted, unused) = store.turns();
     for (name, ever) in [
         ("ojs_throttle_store_wiped_total", store.facts().times_wiped),
-        ("ojs_throttle_store_errors_total", store.times_failed()),
+        ("ojs_throttle_store_errors_total", now.store_errors),
         ("ojs_throttle_reserved_turns_total", granted),
         ("ojs_throttle_reserved_turns_unused_total", unused),
     ] {
@@ -160,8 +168,8 @@ fn measure_whole(sidecar: &Sidecar) {
 
 /// The numbers of the config that are in force. An override counts where a policy has one key only: those of
 /// single keys are too many to show.
-fn measure_limits(sidecar: &Sidecar) {
-    let policies = Arc::clone(&sidecar.live().policies);
+fn measure_limits(sidecar: &Sidecar, now: &Snapshot) {
+    let policies = &now.live.policies;
     let (set, now) = (sidecar.store.overrides(), sidecar.store.now());
     let by_policy = policies.policies().iter().flat_map(|policy| {
         let key = policy.key.constant();
@@ -175,16 +183,6 @@ fn measure_limits(sidecar: &Sidecar) {
         numbers_of(&labels, &queue.limits)
     });
     sidecar.metrics.limits(by_policy.chain(by_queue));
-}
-
-/// The gauges of bounded queues.
-fn measure_pressure(sidecar: &Sidecar) {
-    let names = sidecar.admit.pressure.names().into_iter();
-    let parts = names.filter_map(|queue| {
-        let level = edges::tell_level(sidecar, &queue)?;
-        Some((queue, level.pressure()))
-    });
-    sidecar.metrics.pressure(&parts.collect::<Vec<_>>());
 }
 
 /// The gauges of the way in and of the way out.

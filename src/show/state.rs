@@ -2,7 +2,8 @@
 //! as a stream.
 //!
 //! A state is made at most once a second, and only when somebody asks. Who asks the same question within that second
-//! gets the same bytes. The store is asked about the keys on the page that is shown, in one call.
+//! gets the same bytes. All of it is of one [`Snapshot`], but for what is used of limits: the store is asked about the
+//! keys on the page that is shown, in one call.
 
 mod parts;
 
@@ -25,7 +26,11 @@ use super::limits::{self, KeyFacts};
 use super::why::{self, Applied, Cause, Hung};
 use crate::answers::body::Body;
 use crate::answers::respond::{Fault, ours};
-use crate::desk::{Proxy, Sidecar, edges};
+use crate::bounds::Level;
+use crate::desk::snapshot::{QueueNow, SHARED, Snapshot};
+use crate::desk::whole::stops_all;
+use crate::desk::{Proxy, Sidecar};
+use crate::duration;
 use crate::inquiry::shape::{LimitView, rfc3339};
 use crate::inquiry::waiting;
 use crate::json::Json;
@@ -144,12 +149,7 @@ struct Made {
 struct Base {
     /// Which second.
     second: u64,
-    head: StateHead,
-    /// What keeps every job from starting.
-    stop: Option<Cause>,
     keys: Vec<SeenKey>,
-    /// Made once the backend was asked how much waits.
-    queues: Option<QueuesPart>,
 }
 
 /// A key, and what was seen of it in the last minute.
@@ -250,29 +250,29 @@ impl States {
             events,
         } = &mut *made;
         let second = self.0.second();
-        let fresh = base.take().filter(|base| base.second == second);
-        if fresh.is_none() {
-            answers.clear();
+        if base.as_ref().is_none_or(|base| base.second != second) {
+            (*base, *answers) = (None, Vec::new());
             let is_watched = self.0.places.available_permits() < STREAMS;
             if is_watched {
                 events.follow(&self.0.proxy.sidecar);
             }
         }
-        let base = base.insert(match fresh {
-            Some(fresh) => fresh,
-            None => self.0.base(second),
-        });
         if let Some((_, answer)) = answers.iter().find(|(asked, _)| asked == question) {
             return Ok(answer.clone());
         }
-        let mut keys = self.0.keys(base, question).await;
-        let why = self.0.why(question, &mut keys).await;
-        let queues = base.queues.get_or_insert_with(|| self.0.queues());
+        let sidecar = &self.0.proxy.sidecar;
+        let mut now = Snapshot::of(sidecar, SHARED).await;
+        let base = base.get_or_insert_with(|| Base {
+            second,
+            keys: known_keys(sidecar, &now),
+        });
+        let mut keys = self.0.keys(&base.keys, &mut now, question).await;
+        let why = self.0.why(&now, question, &mut keys).await;
         let state = State {
-            at: rfc3339(self.0.proxy.sidecar.store.now()),
-            head: &base.head,
+            at: duration::exactly(now.at.0),
+            head: self.0.head(&now),
             keys,
-            queues,
+            queues: self.0.queues(&now),
             why,
             events: &EventsPart {
                 missed: events.missed,
@@ -302,22 +302,15 @@ impl Shared {
         self.began.elapsed().as_secs()
     }
 
-    fn base(&self, second: u64) -> Base {
-        let sidecar = &*self.proxy.sidecar;
-        let causes = why::of_sidecar(sidecar);
-        Base {
-            second,
-            head: self.head(&causes),
-            stop: causes.into_iter().find(why::stops_all),
-            keys: known_keys(sidecar),
-            queues: None,
-        }
-    }
-
     /// Answers `why` for the one key that is asked for. Its row shows the same numbers.
-    async fn why(&self, question: &StateQuery, keys: &mut KeysPart) -> Option<Box<RawValue>> {
+    async fn why(
+        &self,
+        now: &Arc<Snapshot>,
+        question: &StateQuery,
+        keys: &mut KeysPart,
+    ) -> Option<Box<RawValue>> {
         let name = question.key.as_ref()?;
-        let answer = Box::pin(why::why_key(&self.proxy, name)).await;
+        let answer = Box::pin(why::why_key(&self.proxy, name, Arc::clone(now))).await;
         let whole = Json::parse(answer.as_bytes(), REPLY_DEPTH).ok()?;
         let limits = whole.get_exact("limits")?;
         for row in &mut keys.rows {
@@ -334,9 +327,9 @@ impl Shared {
         RawValue::from_string(answer).ok()
     }
 
-    fn head(&self, causes: &[Cause]) -> StateHead {
+    fn head(&self, now: &Snapshot) -> StateHead {
         let sidecar = &*self.proxy.sidecar;
-        let (live, facts) = (sidecar.live(), &self.facts);
+        let (live, facts) = (&now.live, &self.facts);
         let file = &sidecar.file;
         StateHead {
             sidecar: SidecarPart {
@@ -345,19 +338,19 @@ impl Shared {
                 since: self.since.clone(),
                 ready: sidecar.readiness.word(),
                 listens: Arc::clone(&facts.listens),
-                held: sidecar.hold.len(),
-                held_max: sidecar.hold_most(&live.settings).jobs,
+                held: now.held.jobs,
+                held_max: now.most.jobs,
                 writes: live.settings.control_token.is_some(),
             },
             store: StorePart {
                 kind: facts.store,
-                up: !sidecar.store.is_lost(),
-                siblings: sidecar.store.siblings(),
-                errors: sidecar.store.times_failed(),
+                up: now.store_up,
+                siblings: now.siblings,
+                errors: now.store_errors,
             },
             backend: BackendPart {
                 url: Arc::clone(&facts.backend),
-                up: !sidecar.tasks.threads.backend_is_away(),
+                up: now.backend_up,
             },
             config: ConfigPart {
                 file: file.path().cloned(),
@@ -366,69 +359,56 @@ impl Shared {
                 policies: live.policies.policies().len(),
                 queues: live.policies.queues().len(),
             },
-            causes: causes.iter().map(CausePart::from).collect(),
-            shadow: (sidecar.shadow.tallies(&live.policies).into_iter())
-                .map(ShadowPart::from)
-                .collect(),
+            causes: now.causes.iter().map(CausePart::from).collect(),
+            shadow: now.shadow.iter().map(ShadowPart::from).collect(),
         }
     }
 
-    /// The queues that are known here.
-    fn queue_names(&self) -> Vec<Arc<str>> {
+    /// The queues that are worth a row, most pressed first.
+    fn queues(&self, now: &Snapshot) -> QueuesPart {
         let sidecar = &*self.proxy.sidecar;
-        let mut names = sidecar.admit.pressure.names();
-        names.extend(sidecar.hold.counts().into_keys());
-        let paused = sidecar.fetching.paused.since(|_| true);
-        names.extend(paused.into_iter().map(|(queue, _)| queue));
-        names.extend(sidecar.fetching.backlogs.with_jobs());
-        let live = sidecar.live();
-        names.extend(live.policies.named_queues().map(Arc::from));
-        names.sort();
-        names.dedup();
-        names
-    }
-
-    fn queues(&self) -> QueuesPart {
-        let sidecar = &*self.proxy.sidecar;
-        let held = sidecar.hold.counts();
-        let names = self.queue_names();
-        let row = |queue: Arc<str>| {
-            let level = edges::tell_level(sidecar, &queue);
-            let causes = why::of_queue(sidecar, &queue);
-            let is_limit = |cause: &&Cause| !cause.lets_start() || cause.is_shown();
-            QueueRow {
-                cause: causes.iter().find(is_limit).map(CausePart::from),
-                waiting: waiting::of_queue(sidecar, &queue),
-                paused: sidecar.fetching.paused.has(&queue),
-                held: held.get(&queue).copied().unwrap_or(0),
-                depth: level.as_ref().map(|level| level.depth),
-                max_depth: level.as_ref().and_then(|level| level.max_depth),
-                pressure: level.as_ref().map(crate::bounds::Level::pressure),
-                refused: sidecar.metrics.rejected_lately(&queue),
-                queue,
-            }
+        let shown = now.queues.iter().filter(|(_, here)| here.is_shown());
+        let row = |(queue, here): (&Arc<str>, &QueueNow)| QueueRow {
+            cause: None,
+            waiting: here.waiting(),
+            paused: here.is_paused,
+            held: here.held,
+            depth: here.level.as_ref().map(|level| level.depth),
+            max_depth: here.level.as_ref().and_then(|level| level.max_depth),
+            pressure: here.level.as_ref().map(Level::pressure),
+            refused: sidecar.metrics.rejected_lately(queue),
+            queue: Arc::clone(queue),
         };
-        let total = names.len();
-        let mut rows: Vec<QueueRow> = names.into_iter().map(row).collect();
+        let mut rows: Vec<QueueRow> = shown.map(row).collect();
+        let total = rows.len();
         rows.sort_by(|a, b| {
-            let most = b
-                .pressure
-                .unwrap_or(0.0)
-                .total_cmp(&a.pressure.unwrap_or(0.0));
+            let pressure = |row: &QueueRow| row.pressure.unwrap_or(0.0);
+            let most = pressure(b).total_cmp(&pressure(a));
             most.then(b.refused.cmp(&a.refused))
                 .then(b.waiting.cmp(&a.waiting))
         });
         rows.truncate(ROWS);
+        let is_limit = |cause: &Cause| !cause.lets_start() || cause.is_shown();
+        for row in &mut rows {
+            let mut causes = why::of_queue(sidecar, now, &row.queue).into_iter();
+            let cause = causes.find(is_limit);
+            row.cause = cause.as_ref().map(CausePart::from);
+        }
         QueuesPart { total, rows }
     }
 
     /// The keys that are asked for, with what the store says of them.
-    async fn keys(&self, base: &Base, question: &StateQuery) -> KeysPart {
+    async fn keys(
+        &self,
+        all: &[SeenKey],
+        now: &mut Arc<Snapshot>,
+        question: &StateQuery,
+    ) -> KeysPart {
         let sidecar = &*self.proxy.sidecar;
-        let found = base.keys.iter().filter(|(key, _)| question.wants(key));
+        let found = all.iter().filter(|(key, _)| question.wants(key));
         let mut found: Vec<_> = found.collect();
         let mut part = KeysPart {
-            total: base.keys.len(),
+            total: all.len(),
             found: found.len(),
             page: question.page,
             per_page: ROWS,
@@ -444,12 +424,13 @@ impl Shared {
         }
         found.sort_unstable_by(|a, b| rank(a).cmp(&rank(b)));
         let shown = found.split_off(first);
-        let facts = KeyFacts::here(sidecar);
         let keys: Vec<_> = shown
             .iter()
             .map(|((space, key), _)| (*space, key))
             .collect();
-        self.ask_backend(&keys, &facts).await;
+        self.ask_backend(&keys, now).await;
+        let stop = now.causes.iter().find(|cause| stops_all(cause));
+        let facts = KeyFacts::here(sidecar, Arc::clone(now));
         let views = match limits::views(sidecar, &keys, &facts).await {
             Ok(views) => views,
             Err(error) => {
@@ -474,7 +455,7 @@ impl Shared {
                 .and_then(|_| sidecar.metrics.hour(&of.0));
             let one = Applied::of(sidecar, view, ("", &rows)).await;
             let cause = cause_of(sidecar, &one, &facts);
-            let cause = base.stop.as_ref().or(cause.as_ref()).map(CausePart::from);
+            let cause = stop.or(cause.as_ref()).map(CausePart::from);
             part.rows
                 .extend(key_row(sidecar, of, one.view, (hour, cause)));
         }
@@ -483,27 +464,35 @@ impl Shared {
 
     /// Asks how much waits in the backend for these keys, as far as it is due. An answer that comes late is there for
     /// the next state.
-    async fn ask_backend(&self, keys: &[(Space, &Key)], facts: &KeyFacts) {
+    async fn ask_backend(&self, keys: &[(Space, &Key)], now: &mut Arc<Snapshot>) {
         let queues = keys.iter().flat_map(|(space, key)| match space {
-            Space::Job => facts.queues_of(key),
+            Space::Job => now.queues_of(key),
             Space::Queue => vec![Arc::from(key.as_str())],
         });
-        let queues: Vec<Arc<str>> = queues.chain(self.queue_names()).collect();
-        let proxy = self.proxy.clone();
+        let shown = now.queues.iter().filter(|(_, here)| here.is_shown());
+        let queues = queues.chain(shown.map(|(queue, _)| Arc::clone(queue)));
+        let (proxy, queues) = (self.proxy.clone(), queues.collect::<Vec<_>>());
         let scope = proxy.sidecar.scopes.of(&HeaderMap::new());
         let sidecar = Arc::clone(&proxy.sidecar);
         let asking = async move { waiting::refresh(&proxy, &queues, scope).await };
-        let _late = timeout(ASKING, sidecar.tasks.spawn(asking)).await;
+        let asked = timeout(ASKING, sidecar.tasks.spawn(asking)).await;
+        if !matches!(asked, Ok(Ok(false))) {
+            *now = Snapshot::of(&sidecar, Duration::ZERO).await;
+        }
     }
 }
 
 /// What keeps the next job of a key from starting: its limits, or all queues in which jobs may wait for it.
 fn cause_of(sidecar: &Sidecar, one: &Applied, facts: &KeyFacts) -> Option<Cause> {
     let queues = || match one.view.limited.space {
-        Space::Job => facts.queues_of(&one.view.limited.key),
+        Space::Job => facts.now.queues_of(&one.view.limited.key),
         Space::Queue => vec![Arc::from(one.view.name.as_str())],
     };
-    let of_queues = || why::of_all_queues(sidecar, &queues()).into_iter().next();
+    let of_queues = || {
+        why::of_all_queues(sidecar, &facts.now, &queues())
+            .into_iter()
+            .next()
+    };
     one.cause.clone().or_else(of_queues)
 }
 
@@ -534,22 +523,16 @@ fn key_row(
 }
 
 /// Every key that is known here, with what was seen of it in the last minute.
-fn known_keys(sidecar: &Sidecar) -> Vec<SeenKey> {
+fn known_keys(sidecar: &Sidecar, now: &Arc<Snapshot>) -> Vec<SeenKey> {
     let mut seen = sidecar.metrics.minutes();
-    let (policies, now) = (Arc::clone(&sidecar.live().policies), sidecar.store.now());
-    let constants = policies.policies().iter();
-    let constants = constants.filter_map(|policy| policy.key.constant().cloned());
-    let plain = policies
-        .queues()
-        .iter()
-        .filter(|queue| !queue.name.is_glob());
+    let facts = KeyFacts::here(sidecar, Arc::clone(now));
+    let jobs = limits::known_keys(sidecar, &facts).into_iter();
+    let of_file = now.live.policies.queues().iter();
+    let plain = of_file.filter(|queue| !queue.name.is_glob());
     let queues = plain.map(|queue| policy::queue_key(queue.name.as_str()));
-    let overrides = sidecar.store.overrides();
-    let queues = queues.chain(overrides.queue_keys(now));
-    let jobs = constants.chain(overrides.job_keys(now));
-    let jobs = jobs.chain(sidecar.control.named.keys());
-    let all = jobs.map(|key| (Space::Job, key));
-    for key in all.chain(queues.map(|key| (Space::Queue, key))) {
+    let set = sidecar.store.overrides().queue_keys(sidecar.store.now());
+    let queues = queues.chain(set).map(|key| (Space::Queue, key));
+    for key in jobs.map(|key| (Space::Job, key)).chain(queues) {
         seen.entry(key).or_default();
     }
     seen.into_iter().collect()

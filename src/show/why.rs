@@ -30,14 +30,17 @@ use super::limits::{self, KeyFacts};
 use crate::answers::respond::Fault;
 use crate::desk::micros;
 use crate::desk::runs::{Forecast, KeySlots};
+use crate::desk::snapshot::{Snapshot, YOUNG};
+use crate::desk::whole::stops_all;
 use crate::desk::{Proxy, Sidecar};
-use crate::hold::Heads;
+use crate::duration;
+use crate::hold::HeldGroup;
 use crate::inquiry::calls::{self, Lookup};
 use crate::inquiry::in_force;
 use crate::inquiry::job::own;
 use crate::inquiry::lookahead::FullLookahead;
-use crate::inquiry::shape::{LimitView, rfc3339};
-use crate::inquiry::{rows, waiting};
+use crate::inquiry::rows;
+use crate::inquiry::shape::rfc3339;
 use crate::jobs::siblings;
 use crate::json::Json;
 use crate::limit::{Key, Limited, Space, Strategy, each_key};
@@ -52,9 +55,8 @@ use question::Question;
 use crate::desk::causes;
 pub(crate) use crate::desk::causes::Cause;
 pub use crate::desk::causes::{CAUSES, CauseKind};
-pub(crate) use crate::inquiry::lookahead::hides_others;
 pub(crate) use applied::Applied;
-pub(super) use find::{of_all_queues, of_sidecar, stops_all};
+pub(super) use find::of_all_queues;
 pub(crate) use find::{of_queue, out_of_reach};
 pub(super) use hung::Hung;
 
@@ -64,11 +66,12 @@ const KEYS: usize = 20;
 /// Answers the question in the query.
 pub(crate) async fn why(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
     let question = Question::read(parts.uri.query().unwrap_or_default())?;
-    explain(proxy, parts, question).await
+    explain(proxy, parts, question, None).await
 }
 
-/// Answers why a key does not start, or a queue by `_queue:NAME`, in the same way. A refusal is an answer too.
-pub(super) async fn why_key(proxy: &Proxy, name: &str) -> String {
+/// Answers why a key does not start, or a queue by `_queue:NAME`, as of the moment that is shown. A refusal is an answer
+/// too.
+pub(crate) async fn why_key(proxy: &Proxy, name: &str, now: Arc<Snapshot>) -> String {
     let question = match name.strip_prefix("_queue:") {
         Some(queue) => Ok(Question::Queue(queue.to_owned())),
         None => Key::new(name)
@@ -76,30 +79,37 @@ pub(super) async fn why_key(proxy: &Proxy, name: &str) -> String {
             .map_err(|_| limits::unknown_key(name)),
     };
     let (parts, ()) = http::Request::new(()).into_parts();
-    let answer = async { explain(proxy, &parts, question?).await };
+    let answer = async { explain(proxy, &parts, question?, Some(now)).await };
     answer.await.unwrap_or_else(|fault: Fault| {
         let (why, advice) = fault.words();
         json!({"why": why, "do": advice, "limits": [], "notes": []}).to_string()
     })
 }
 
-async fn explain(proxy: &Proxy, parts: &Parts, question: Question) -> Result<String, Fault> {
-    let (mut known, store) = (
-        limits::known_of_keys(proxy, parts).await?,
-        &proxy.sidecar.store,
-    );
-    if store.is_alone() {
-        let rows = limits::rows_out(&proxy.sidecar).await;
-        known.rows = match store.is_lost() {
-            // The answer of `usage` says what a store that is lost lets start.
-            true => rows.unwrap_or_default(),
-            false => rows?,
-        };
-    }
-    let asker = Asker {
+async fn explain(
+    proxy: &Proxy,
+    parts: &Parts,
+    question: Question,
+    now: Option<Arc<Snapshot>>,
+) -> Result<String, Fault> {
+    let sidecar = &proxy.sidecar;
+    let rows = match limits::rows_out(sidecar).await {
+        // The answer of `usage` says what a store that is lost lets start.
+        Err(_) if sidecar.store.is_alone() && sidecar.store.is_lost() => Vec::new(),
+        rows => rows?,
+    };
+    let now = match now {
+        Some(now) => now,
+        None => Snapshot::of(sidecar, YOUNG).await,
+    };
+    let mut asker = Asker {
         proxy,
         parts,
-        known,
+        known: KeyFacts {
+            now,
+            rows,
+            scope: sidecar.scopes.of(&parts.headers),
+        },
     };
     let answer = asker.answer(question).await?;
     serde_json::to_string(&answer).map_err(|_| Fault::internal())
@@ -139,11 +149,19 @@ impl Asker<'_> {
         &self.proxy.sidecar
     }
 
-    async fn answer(&self, question: Question) -> Result<Explanation, Fault> {
+    fn now(&self) -> &Snapshot {
+        &self.known.now
+    }
+
+    fn policies(&self) -> &PolicySet {
+        &self.known.now.live.policies
+    }
+
+    async fn answer(&mut self, question: Question) -> Result<Explanation, Fault> {
         match question {
             Question::Key(key) => self.of_key(key).await,
             Question::Queue(queue) => {
-                let policies = Arc::clone(&self.sidecar().live().policies);
+                let policies = self.policies();
                 let of_all = policies.gate(&queue).limited.clone();
                 // Those whose turns are shared are limits of all jobs too.
                 let for_all = |one: &&Limited| match one.space {
@@ -154,8 +172,7 @@ impl Asker<'_> {
                 let shared = self.limits_by_policy(&any, &[]);
                 let shared = shared.iter().flat_map(|all| &**all).filter(for_all);
                 let shared = shared.filter(|one| one.share.is_some()).cloned().collect();
-                let held = self.sidecar().hold.limits_in(&queue);
-                let held = held.into_iter().take(KEYS).collect();
+                let held = self.now().held.limits_in(&queue, KEYS);
                 self.of_queue(&queue, None, vec![of_all, shared], held)
                     .await
             }
@@ -170,10 +187,9 @@ impl Asker<'_> {
                 let limits = self.limits_by_policy(&like, &[]);
                 let limits: Vec<Arc<[Limited]>> = limits.into_iter().collect();
                 // Where it would go to a subqueue, it would not stand behind the queue's jobs.
-                let live = self.sidecar().live();
                 let place = match self.sidecar().subqueues.writes(&queue) {
                     Writes::No | Writes::Otherwise => Some(JobPlace::Coming),
-                    _ => live.policies.flow_of(&like, &[]).map(|flow| {
+                    _ => self.policies().flow_of(&like, &[]).map(|flow| {
                         let (waits, own) = ("available".to_owned(), limits.first());
                         let own = own.map(|limits| &**limits);
                         self.place_of(&queue, Some(flow.subqueue), waits, own).0
@@ -186,8 +202,8 @@ impl Asker<'_> {
         }
     }
 
-    async fn of_key(&self, key: Key) -> Result<Explanation, Fault> {
-        let view = limits::key_state(self.proxy, &self.known, &key).await?;
+    async fn of_key(&mut self, key: Key) -> Result<Explanation, Fault> {
+        let view = limits::key_state(self.proxy, &mut self.known, &key).await?;
         let view = view.ok_or_else(|| self.known.lacks(&key))?;
         let applied = [Applied::of(self.sidecar(), view, ("", &self.known.rows)).await];
         Ok(self
@@ -201,7 +217,7 @@ impl Asker<'_> {
             .await)
     }
 
-    async fn of_job(&self, id: &str) -> Result<Explanation, Fault> {
+    async fn of_job(&mut self, id: &str) -> Result<Explanation, Fault> {
         let sidecar = self.sidecar();
         let (place, claimed, since) = if let Some(claimed) = sidecar.hold.claimed(id) {
             let since = claimed.claimed_at;
@@ -227,7 +243,7 @@ impl Asker<'_> {
     }
 
     /// A job that is neither held here nor out: only the backend knows it.
-    async fn job_at_backend(&self, id: &str) -> Result<Explanation, Fault> {
+    async fn job_at_backend(&mut self, id: &str) -> Result<Explanation, Fault> {
         let found = self.look_up(id).await?;
         let job = calls::job_in(&found).ok_or_else(Fault::internal)?;
         let [queue, kind, state, meta] = job.pick(["queue", "type", "state", "meta"]);
@@ -264,12 +280,11 @@ impl Asker<'_> {
         let Some(subqueue) = subqueue.filter(|_| waits) else {
             return (JobPlace::Backend(state), Vec::new());
         };
-        let sidecar = self.sidecar();
-        let heads = sidecar.hold.heads_in(queue, sidecar.store.now());
-        let heads = heads.iter().filter(|head| head.subqueue == subqueue);
-        let spread = sidecar.subqueues.spread(queue);
+        let heads = self.now().held.heads_in(queue);
+        let heads = heads.iter().filter(|head| head.subqueue == Some(subqueue));
+        let spread = self.sidecar().subqueues.spread(queue);
         let tag = limits.and_then(|limits| spread.tag_in(subqueue, limits));
-        let is_own = |head: &&Heads| match tag {
+        let is_own = |head: &&&HeldGroup| match tag {
             Some(_) => spread.tag_in(subqueue, &head.limits) == tag,
             // It was written by another spread.
             None => limits.is_some_and(|own| {
@@ -281,13 +296,12 @@ impl Asker<'_> {
         let own: Vec<_> = own.map(|head| Arc::clone(&head.limits)).collect();
         let head = if !own.is_empty() {
             WhichHead::Held
-        } else if heads.clone().any(|head| head.shut_by.is_some()) {
+        } else if heads.clone().any(|head| head.shut_by().is_some()) {
             // Whose they are is not told to those who ask for their own.
             let name = subqueue.name_in(queue);
-            let mut all = sidecar.shown_subqueues(queue).into_iter();
-            WhichHead::Others(Box::new(
-                all.find(|one| one.name == name).unwrap_or_default(),
-            ))
+            let mut all = self.now().queue(queue).subqueues.iter().flatten();
+            let there = all.find(|one| one.name == name).cloned();
+            WhichHead::Others(Box::new(there.unwrap_or_default()))
         } else {
             WhichHead::NotHere
         };
@@ -295,7 +309,7 @@ impl Asker<'_> {
     }
 
     fn limits_by_policy(&self, job: &JobView<'_>, own: &[Limited]) -> Option<Arc<[Limited]>> {
-        self.sidecar().live().policies.limits(job, own)
+        self.policies().limits(job, own)
     }
 
     /// What the backend says of a job.
@@ -322,7 +336,7 @@ impl Asker<'_> {
     /// Looks at limits, overrides laid over them: each key once, under the strictest of what applies to it. All jobs
     /// have those `of_all`; each set `of_held` is that of some held jobs.
     async fn of_queue(
-        &self,
+        &mut self,
         queue: &str,
         job: Option<(JobPlace, Value)>,
         of_all: Vec<Arc<[Limited]>>,
@@ -338,25 +352,22 @@ impl Asker<'_> {
             .collect();
         let keys = all.iter().filter(|one| one.space == Space::Job);
         let keys: Vec<Key> = keys.map(|one| one.key.clone()).collect();
-        let scope = self.sidecar().scopes.of(&self.parts.headers);
-        waiting::refresh(self.proxy, &[Arc::from(queue)], scope).await;
-        self.known.refresh(self.proxy, &keys).await;
+        let (proxy, known) = (self.proxy, &mut self.known);
+        known.refresh(proxy, Some(queue), keys.iter()).await;
         let id = match &job {
             Some((_, facts)) => facts["id"].as_str().unwrap_or_default(),
             None => "",
         };
-        let mut applied = Vec::new();
-        for (_, one) in each_key(&all) {
+        let strictest_of = |(_, one): (usize, &Limited)| {
             let same = all.iter().filter(|other| other.shares_key(one));
             let limits = same.map(|one| one.limits.clone()).reduce(strictest);
-            let limited = Limited {
+            Limited {
                 limits: limits.unwrap_or_default(),
                 ..one.clone()
-            };
-            if let Some(view) = self.view(queue, limited).await? {
-                applied.push(Applied::of(self.sidecar(), view, (id, &self.known.rows)).await);
             }
-        }
+        };
+        let apply: Vec<Limited> = each_key(&all).map(strictest_of).collect();
+        let applied = self.look_at(queue, id, apply).await?;
         let last_of = |set: &[Limited]| {
             let of_set =
                 |one: &Applied| set.iter().any(|other| other.shares_key(&one.view.limited));
@@ -379,22 +390,34 @@ impl Asker<'_> {
         Ok(self.explain(found).await)
     }
 
-    async fn view(&self, queue: &str, limited: Limited) -> Result<Option<LimitView>, Fault> {
+    /// Looks at the limits that apply to a job, or to the next one.
+    async fn look_at(
+        &self,
+        queue: &str,
+        job: &str,
+        apply: Vec<Limited>,
+    ) -> Result<Vec<Applied>, Fault> {
         let sidecar = self.sidecar();
-        if limited.space == Space::Queue {
-            let view = limits::queue_state(self.proxy, self.parts, queue).await?;
-            return Ok(view.map(|mut view| {
-                // The numbers are those of now; what the job pays is its own.
-                (view.limited.cost, view.limited.share) = (limited.cost, limited.share);
-                view
-            }));
-        }
-        let asked = [(limited.space, &limited.key)];
+        let asked: Vec<_> = apply.iter().map(|one| (one.space, &one.key)).collect();
         let KeyStates { states, now } = sidecar.store.states(&asked).await?;
-        let state = states.into_iter().next().unwrap_or_default();
-        Ok(Some(
-            limits::view(sidecar, limited, (state, now), &self.known).await,
-        ))
+        let mut applied = Vec::new();
+        for (limited, state) in apply.into_iter().zip(states) {
+            let view = match limited.space {
+                Space::Job => Some(limits::view(sidecar, limited, (state, now), &self.known).await),
+                Space::Queue => {
+                    let view = limits::queue_view(sidecar, queue, (state, now), &self.known).await;
+                    view.map(|mut view| {
+                        // The numbers are those of now; what the job pays is its own.
+                        (view.limited.cost, view.limited.share) = (limited.cost, limited.share);
+                        view
+                    })
+                }
+            };
+            if let Some(view) = view {
+                applied.push(Applied::of(sidecar, view, (job, &self.known.rows)).await);
+            }
+        }
+        Ok(applied)
     }
 
     /// Puts together what is said of the limits that apply, of the queue and of the job.
@@ -411,6 +434,7 @@ impl Asker<'_> {
         let job = job.filter(|facts| !facts.is_null());
         let limits = applied.iter().map(|one| self.limit_of(one, job.is_some()));
         let mut facts = json!({
+            "at": duration::exactly(self.now().at.0),
             "limited_by": null,
             "limited_at": null,
             "next_start": null,
@@ -418,7 +442,12 @@ impl Asker<'_> {
             "limits": limits.collect::<Vec<_>>(),
         });
         if let Some(queue) = queue {
-            put(&mut facts, "queue", self.queue_facts(queue).await);
+            let is_paused = causes.iter().any(|one| one.kind == &causes::QUEUE_PAUSED);
+            put(
+                &mut facts,
+                "queue",
+                self.queue_facts(queue, is_paused).await,
+            );
         }
         let mut cause = causes.remove(0);
         if !matches!(place, Some(JobPlace::Out(_))) {
@@ -458,24 +487,24 @@ impl Asker<'_> {
     /// What entries would have done that are only tried, in a sentence each: with the job, or with all jobs of the queue or
     /// of the key.
     fn tried(&self, queue: Option<&str>, applied: &[Applied], facts: &Value) -> Vec<String> {
-        let (sidecar, live) = (self.sidecar(), self.sidecar().live());
         if let Some(job) = facts.pointer("/job/id").and_then(Value::as_str) {
-            return sidecar.shadow.of_job(job).into_iter().collect();
+            return self.sidecar().shadow.of_job(job).into_iter().collect();
         }
         let key = applied.first().map(|one| &one.view.limited.key);
         let touches = |policy: &Policy| match queue {
             Some(queue) => policy.matching.can_match_queue(queue),
             None => policy.key.constant() == key,
         };
-        let mut tallies = sidecar.shadow.tallies(&live.policies);
-        let tried = live.policies.shadow().map_or(&[][..], PolicySet::policies);
-        tallies.retain(
-            |name, _| match tried.iter().find(|policy| policy.name == *name) {
-                Some(policy) => touches(policy),
-                None => queue.is_some(),
-            },
-        );
-        let told = tallies.iter();
+        let tried = self.policies().shadow();
+        let tried = tried.map_or(&[][..], PolicySet::policies);
+        let told = self.now().shadow.iter();
+        let told =
+            told.filter(
+                |(name, _)| match tried.iter().find(|policy| policy.name == **name) {
+                    Some(policy) => touches(policy),
+                    None => queue.is_some(),
+                },
+            );
         told.map(|(policy, tally)| format!("shadow: under {policy} {tally}"))
             .collect()
     }
@@ -489,17 +518,15 @@ impl Asker<'_> {
             put(&mut limit, "group", share.map(|share| &*share.group));
             put(&mut limit, "weight", share.map(|share| share.weight.get()));
         }
-        let is = |other: &Limited| other.shares_key(&one.view.limited);
-        let groups = group_facts(one, self.sidecar().hold.groups_of(is));
+        let groups = group_facts(one, self.now().held.shares_of(&one.view.limited));
         put(&mut limit, "groups", groups);
         limit
     }
 
     /// All causes that hold now. The first one decides.
     async fn causes(&self, found: &AskedAbout<'_>) -> Vec<Cause> {
-        let sidecar = self.sidecar();
-        let of_sidecar = of_sidecar(sidecar);
-        let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.into_iter().partition(stops_all);
+        let of_sidecar = self.now().causes.iter().cloned();
+        let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.partition(stops_all);
         let of_queue = match found.queue {
             Some(queue) => self.of_one_queue(queue, found).await,
             None => self.of_queues_of_key(found),
@@ -521,7 +548,7 @@ impl Asker<'_> {
         all.extend(of_queue);
         let is_held = found.job.is_some() && is_behind == Some(false);
         let no_jobs = found.queue.filter(|_| !is_held);
-        all.extend(no_jobs.and_then(|queue| find::no_jobs(sidecar, queue)));
+        all.extend(no_jobs.and_then(|queue| find::no_jobs(self.now(), queue)));
         if all.iter().all(Cause::lets_start) {
             all.push(find::open(
                 found.applied.is_empty(),
@@ -535,11 +562,12 @@ impl Asker<'_> {
     /// What is known of a queue beside its limits.
     async fn of_one_queue(&self, queue: &str, asked: &AskedAbout<'_>) -> Vec<Cause> {
         let sidecar = self.sidecar();
-        let mut found = of_queue(sidecar, queue);
+        let mut found = of_queue(sidecar, self.now(), queue);
         // A job whose own limits leave room has other keys than those in front of it, also where no such job was seen.
         let is_another = asked.job.is_some() && asked.of_all.is_none();
         if is_another && !found.iter().any(|one| one.kind == &causes::LOOKAHEAD) {
-            found.extend(FullLookahead::of(sidecar, queue).map(|full| full.cause()));
+            let full = FullLookahead::of(sidecar, self.now(), queue);
+            found.extend(full.map(|full| full.cause()));
         }
         let is_told = found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED);
         if !is_told && sidecar.store.is_paused(queue).await.unwrap_or(false) {
@@ -551,8 +579,8 @@ impl Asker<'_> {
     /// What keeps all queues of a key, where something keeps each of them.
     fn of_queues_of_key(&self, found: &AskedAbout<'_>) -> Vec<Cause> {
         let key = found.applied.first().map(|one| &one.view.limited.key);
-        let queues = key.map(|key| self.known.queues_of(key)).unwrap_or_default();
-        of_all_queues(self.sidecar(), &queues)
+        let queues = key.map(|key| self.now().queues_of(key)).unwrap_or_default();
+        of_all_queues(self.sidecar(), self.now(), &queues)
     }
 
     fn may_have_keys(&self, queue: Option<&str>) -> bool {
@@ -561,8 +589,7 @@ impl Asker<'_> {
 
     /// Policies that give single jobs of a queue keys of their own.
     fn keyed_policies(&self, queue: &str) -> Vec<String> {
-        let live = self.sidecar().live();
-        let by_job = live.policies.policies().iter().filter(|policy| {
+        let by_job = self.policies().policies().iter().filter(|policy| {
             policy.key.constant().is_none() && policy.matching.can_match_queue(queue)
         });
         let by_job = by_job.map(|policy| format!("{}: {}", policy.name, policy.key.as_str()));
@@ -598,22 +625,18 @@ impl Asker<'_> {
         }
     }
 
-    async fn queue_facts(&self, name: &str) -> Value {
-        let sidecar = self.sidecar();
-        let level = sidecar.admit.pressure.level(name);
-        let is_split = sidecar.subqueues.has(name);
-        let spread = is_split.then(|| SpreadOfQueue::of(&sidecar.shown_subqueues(name)));
+    async fn queue_facts(&self, name: &str, is_paused: bool) -> Value {
+        let here = self.now().queue(name);
+        let level = here.level.as_ref();
         json!({
             "name": name,
-            "paused": sidecar.fetching.paused.has(name)
-                || sidecar.fetching.backlogs.is_paused(name)
-                || sidecar.store.is_paused(name).await.unwrap_or(false),
-            "held_here": sidecar.hold.of_queue(name).0,
-            "held_by_siblings": siblings::held_by_siblings(sidecar, name).await,
-            "depth": level.as_ref().map(|level| level.depth),
+            "paused": is_paused,
+            "held_here": here.held,
+            "held_by_siblings": siblings::held_by_siblings(self.sidecar(), name).await,
+            "depth": level.map(|level| level.depth),
             "max_depth": level.and_then(|level| level.max_depth),
             "keys_by_job": self.keyed_policies(name),
-            "subqueues": spread,
+            "subqueues": here.subqueues.as_deref().map(SpreadOfQueue::of),
         })
     }
 

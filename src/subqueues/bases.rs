@@ -17,7 +17,7 @@ use super::book::{BesideWaiting, MayStart, Moved, QuestionLeft, SubqueueBook, To
 use super::shown::ShownSubqueue;
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use ojs_bounds::Counts;
-use ojs_hold::{Heads, Held, HeldOfSubqueue, Hold, Lane};
+use ojs_hold::{Held, HeldGroup, HeldOfSubqueue, Hold, Lane};
 use ojs_limit::Timestamp;
 use ojs_policy::subqueue::{self, Flow, Spread, Subqueue, SubqueueMark};
 use ojs_store::{Change, Claimed};
@@ -255,7 +255,7 @@ impl Subqueues {
 
     /// What is known of each subqueue of a queue in which jobs wait, or of which these are held. No more than `most` jobs
     /// are held beyond one for each.
-    pub fn shown(&self, queue: &str, heads: &[Heads], most: usize) -> Vec<ShownSubqueue> {
+    pub fn shown(&self, queue: &str, heads: &[&HeldGroup], most: usize) -> Vec<ShownSubqueue> {
         let (bases, now) = (self.bases.lock(), Instant::now());
         let Some(SplitQueue {
             scopes,
@@ -270,14 +270,17 @@ impl Subqueues {
         for (scope, turns) in scopes {
             let mut held = HeldOfSubqueues::new();
             for head in heads.iter().filter(|head| head.scope == *scope) {
-                let here = held.entry(head.subqueue).or_insert(HeldOfSubqueue {
+                let Some(subqueue) = head.subqueue else {
+                    continue;
+                };
+                let here = held.entry(subqueue).or_insert(HeldOfSubqueue {
                     jobs: 0,
                     is_refused: false,
                     waits_for_turn: false,
                     limits: Arc::clone(&head.limits),
                 });
                 here.jobs += head.jobs;
-                here.is_refused |= head.shut_by.is_some();
+                here.is_refused |= head.shut_by().is_some();
             }
             let standing = turns.standing(&held, book, most, now);
             for (subqueue, one) in &mut shown {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::shown::ShownSubqueue;
 use ojs_bounds::Counts;
-use ojs_hold::Heads;
+use ojs_hold::HeldGroup;
 use ojs_policy::subqueue::{COUNT, Flow, Spread, Subqueue};
 
 /// So many names are looked at beside each look at the queue itself, if the time for questions is not used up.
@@ -405,9 +405,9 @@ impl SubqueueBook {
         &self,
         queue: &str,
         spread: Spread,
-        heads: &[Heads],
+        heads: &[&HeldGroup],
     ) -> Vec<(Subqueue, ShownSubqueue)> {
-        let mut heads_of: HashMap<Subqueue, Vec<&Heads>> = HashMap::new();
+        let mut heads_of: HashMap<Option<Subqueue>, Vec<&HeldGroup>> = HashMap::new();
         for head in heads {
             heads_of.entry(head.subqueue).or_default().push(head);
         }
@@ -417,7 +417,7 @@ impl SubqueueBook {
             let Some(entry) = self.0.get(subqueue.nth()) else {
                 continue;
             };
-            let heads = heads_of.remove(&subqueue).unwrap_or_default();
+            let heads = heads_of.remove(&Some(subqueue)).unwrap_or_default();
             let (waiting, later) = (entry.waiting(), entry.later + entry.numbers().later());
             if waiting + later == 0 && heads.is_empty() {
                 continue;
@@ -425,7 +425,7 @@ impl SubqueueBook {
             let tags = heads
                 .iter()
                 .map(|head| spread.tag_in(subqueue, &head.limits));
-            let shut = heads.iter().filter_map(|head| head.shut_by.as_ref());
+            let shut = heads.iter().filter_map(|head| head.shut_by());
             let shut = shut.map(|(_, space, key)| space.name_of(key).into_owned());
             let one = ShownSubqueue {
                 name: subqueue.name_in(queue),

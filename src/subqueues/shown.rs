@@ -8,7 +8,7 @@ use serde::Serialize;
 const SWEPT_IN: u64 = 13;
 
 /// A subqueue in which jobs wait, or of which jobs are held.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ShownSubqueue {
     /// Its name at the backend.
     pub name: String,
@@ -31,7 +31,7 @@ pub struct ShownSubqueue {
 }
 
 /// The subqueues of a queue, in numbers.
-#[derive(Debug, Serialize)]
+#[derive(Default, Debug, Serialize)]
 pub struct SpreadOfQueue {
     /// In how many of them jobs wait.
     pub with_jobs: usize,

@@ -128,6 +128,7 @@ async fn inspection_has_the_shape_of_the_text_and_true_numbers() {
         shape(&seen),
         [
             "active",
+            "at",
             "available",
             "concurrency",
             "estimated",

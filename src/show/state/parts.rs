@@ -224,17 +224,17 @@ parts! {
     }
 }
 
-impl From<(Arc<str>, ShadowTally)> for ShadowPart {
-    fn from((policy, tally): (Arc<str>, ShadowTally)) -> ShadowPart {
+impl From<(&Arc<str>, &ShadowTally)> for ShadowPart {
+    fn from((policy, tally): (&Arc<str>, &ShadowTally)) -> ShadowPart {
         ShadowPart {
-            policy,
+            policy: Arc::clone(policy),
             started: tally.started,
             waited: tally.waited,
             dropped: tally.dropped,
             unknown: tally.unknown,
             waiting: tally.waiting,
             longest_ms: tally.longest_ms,
-            waited_for: tally.waited_for,
+            waited_for: tally.waited_for.clone(),
             peak_at_once: tally.peak.at_once,
             peak_starts: tally.peak.starts,
         }
@@ -255,11 +255,12 @@ impl From<&Cause> for CausePart {
 /// One state.
 #[derive(Debug, Serialize)]
 pub(super) struct State<'a> {
+    /// As of when what waits and what is held is known.
     pub(super) at: String,
     #[serde(flatten)]
-    pub(super) head: &'a StateHead,
+    pub(super) head: StateHead,
     pub(super) keys: KeysPart,
-    pub(super) queues: &'a QueuesPart,
+    pub(super) queues: QueuesPart,
     pub(super) events: &'a EventsPart,
     /// With `key`: what `GET /throttle/v1/why` says of it, as of the same moment.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,17 +1,16 @@
-//! Finds the causes that hold now: those of the whole sidecar, of one limit, and of one queue. No job is claimed for
+//! Finds the causes that hold now: those of one limit, and of one queue. No job is claimed for
 //! it, and nothing is changed.
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-use http::StatusCode;
 
 use crate::desk::Sidecar;
 use crate::desk::causes::{self, Cause, named, quoted};
+use crate::desk::snapshot::Snapshot;
+use crate::desk::whole::store_error;
 use crate::inquiry::in_force;
-use crate::inquiry::lookahead::{FullLookahead, hides_others};
+use crate::inquiry::lookahead::FullLookahead;
 use crate::inquiry::shape::{LimitView, rfc3339};
 use crate::limit::{Limited, Refusal, Space, Strategy, Timestamp};
 use crate::store::Override;
@@ -20,55 +19,6 @@ use crate::wire::ojs::shell_word;
 
 /// Workers that have asked for nothing for so long are told of.
 const SILENT: Duration = Duration::from_secs(10);
-
-/// What is wrong with the sidecar as a whole. What keeps every job from starting stands first.
-pub(in crate::show) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
-    let mut found = Vec::new();
-    if sidecar.readiness.word() == "starting" {
-        found.push(Cause::new(&causes::STARTING, &[]));
-    }
-    if sidecar.tasks.draining.is_cancelled() || sidecar.readiness.word() == "draining" {
-        found.push(Cause::new(&causes::DRAINING, &[]));
-    }
-    let refused = StatusCode::from_u16(sidecar.fetching.refused.load(Ordering::Relaxed));
-    if sidecar.tasks.threads.backend_is_away() {
-        found.push(Cause::new(&causes::BACKEND_AWAY, &[]));
-    } else if let Ok(status) = refused {
-        found.push(Cause::new(&causes::BACKEND_REFUSES, &[("status", &status)]));
-    }
-    if sidecar.store.is_lost() {
-        let error = store_error(sidecar);
-        found.push(Cause::new(&causes::STORE_LOST, &[("error", &error)]));
-    }
-    let ways = sidecar.calling.away().into_iter();
-    for (egress, _) in ways.filter(|(_, is_away)| *is_away) {
-        let egress = quoted(&egress);
-        found.push(Cause::new(&causes::SERVICE_AWAY, &[("egress", &egress)]));
-    }
-    let file = &sidecar.file;
-    if !file.is_in_force() {
-        let path = shell_word(file.path().map_or("", |path| path));
-        let since = rfc3339(file.since());
-        let known: [(&str, &dyn Display); 2] = [("file", &path), ("since", &since)];
-        found.push(Cause::new(&causes::FILE_REFUSED, &known));
-    }
-    if sidecar.keeper.unshared.load(Ordering::Relaxed) > 0 {
-        found.push(Cause::new(&causes::UNSHARED, &[]));
-    }
-    found.extend(sidecar.keeper.evaded.causes());
-    found
-}
-
-/// Whether a cause keeps every job from starting, whatever its limits.
-pub(in crate::show) fn stops_all(cause: &Cause) -> bool {
-    let all = [
-        &causes::STARTING,
-        &causes::DRAINING,
-        &causes::BACKEND_AWAY,
-        &causes::BACKEND_REFUSES,
-    ];
-    all.contains(&cause.kind)
-}
 
 /// Why a limit lets this job not start, or the next one; and its refusal, where the limit itself refuses.
 pub(in crate::show) async fn of_limit(
@@ -111,14 +61,6 @@ pub(in crate::show) async fn of_limit(
         Err(_) => Some(of_store(&causes::STORE_SHARE)),
     };
     (None, cause)
-}
-
-/// The store's last error, as a sentence has it at its end.
-fn store_error(sidecar: &Sidecar) -> String {
-    match sidecar.store.lost_by() {
-        error if error.is_empty() => error,
-        error => format!(" ({error})"),
-    }
 }
 
 /// How much of a limit is this sidecar's while the store does not answer.
@@ -227,21 +169,19 @@ pub(super) fn paused(queue: &str) -> Cause {
 }
 
 /// What is known of a queue beside its limits, first what weighs most.
-pub(crate) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
+pub(crate) fn of_queue(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Vec<Cause> {
     let mut found = Vec::new();
-    let fetching = &sidecar.fetching;
-    if fetching.paused.has(queue) || fetching.backlogs.is_paused(queue) {
+    let here = now.queue(queue);
+    if here.is_paused {
         found.push(paused(queue));
     }
-    if hides_others(sidecar, queue) {
-        found.extend(FullLookahead::of(sidecar, queue).map(|full| full.cause()));
-    }
-    found.extend(out_of_reach(sidecar, queue));
+    found.extend(FullLookahead::that_hides_others(sidecar, now, queue).map(|full| full.cause()));
+    found.extend(out_of_reach(now, queue));
     let name = quoted(queue);
-    let waits = !is_empty(sidecar, queue);
-    let lanes = sidecar.hold.by_credentials(queue);
-    let silence = lanes.iter().map(|(_, asked)| *asked).min();
-    if waits && fetches_are_seen(sidecar, queue) && silence.is_none_or(|since| since >= SILENT) {
+    let lanes = now.held.lanes(queue);
+    let silence = lanes.iter().map(|lane| lane.fetched_at.elapsed()).min();
+    let is_silent = silence.is_none_or(|since| since >= SILENT);
+    if is_silent && !here.is_empty() && fetches_are_seen(sidecar, now, queue) {
         let lately = match silence {
             Some(since) => format!(" for {} s", since.as_secs()),
             None => " lately".to_owned(),
@@ -249,14 +189,15 @@ pub(crate) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
         let known: [(&str, &dyn Display); 2] = [("queue", &name), ("lately", &lately)];
         found.push(Cause::new(&causes::NOBODY_ASKS, &known));
     }
-    for (jobs, fetched) in lanes {
-        if fetched >= SILENT && jobs > 0 {
-            let seconds = fetched.as_secs();
-            let known: [(&str, &dyn Display); 2] = [("jobs", &jobs), ("seconds", &seconds)];
+    for lane in lanes {
+        let silence = lane.fetched_at.elapsed();
+        if silence >= SILENT && lane.held > 0 {
+            let seconds = silence.as_secs();
+            let known: [(&str, &dyn Display); 2] = [("jobs", &lane.held), ("seconds", &seconds)];
             found.push(Cause::new(&causes::CREDENTIALS, &known));
         }
     }
-    let level = sidecar.admit.pressure.level(queue);
+    let level = here.level.as_ref();
     if let Some(level) = level.filter(|level| level.pressure() >= 1.0) {
         let over = level.max_depth.filter(|most| level.depth > *most);
         let over = over.map_or_else(String::new, |most| {
@@ -270,9 +211,9 @@ pub(crate) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
 }
 
 /// Jobs in subqueues of a queue wait behind those of other keys, and are not looked for.
-pub(crate) fn out_of_reach(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
-    let mut out = sidecar.shown_subqueues(queue);
-    out.retain(|one| one.out_of_reach);
+pub(crate) fn out_of_reach(now: &Snapshot, queue: &str) -> Option<Cause> {
+    let shown = now.queue(queue).subqueues.iter().flatten();
+    let out: Vec<_> = shown.filter(|one| one.out_of_reach).collect();
     let jobs: u64 = out.iter().map(|one| one.waiting).sum();
     let (queue, names) = (quoted(queue), out.len());
     let known: [(&str, &dyn Display); 3] = [("queue", &queue), ("names", &names), ("jobs", &jobs)];
@@ -280,9 +221,9 @@ pub(crate) fn out_of_reach(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
 }
 
 /// What keeps each of these queues, where something does.
-pub(in crate::show) fn of_all_queues(sidecar: &Sidecar, queues: &[Arc<str>]) -> Vec<Cause> {
+pub(crate) fn of_all_queues(sidecar: &Sidecar, now: &Snapshot, queues: &[Arc<str>]) -> Vec<Cause> {
     let of_each = queues.iter().map(|queue| {
-        let mut causes = of_queue(sidecar, queue).into_iter();
+        let mut causes = of_queue(sidecar, now, queue).into_iter();
         causes.find(|one| !one.lets_start())
     });
     let of_each: Option<Vec<Cause>> = of_each.collect();
@@ -290,23 +231,14 @@ pub(in crate::show) fn of_all_queues(sidecar: &Sidecar, queues: &[Arc<str>]) -> 
 }
 
 /// The queue has no job that can be fetched, as far as the backend says; `None`: it has, or nobody knows.
-pub(super) fn no_jobs(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
-    is_empty(sidecar, queue).then(|| Cause::new(&causes::NO_JOBS, &[("queue", &quoted(queue))]))
-}
-
-/// Whether no job of a queue waits anywhere, as far as is known.
-fn is_empty(sidecar: &Sidecar, queue: &str) -> bool {
-    sidecar.fetching.backlogs.available(queue) == Some(0)
-        && sidecar.subqueues.waiting(queue).available == 0
-        && sidecar.subqueues.untold(queue) == 0
-        && sidecar.hold.of_queue(queue).0 == 0
+pub(super) fn no_jobs(now: &Snapshot, queue: &str) -> Option<Cause> {
+    let is_empty = now.queue(queue).is_empty();
+    is_empty.then(|| Cause::new(&causes::NO_JOBS, &[("queue", &quoted(queue))]))
 }
 
 /// Whether FETCHes of the queue are looked at. Those of a queue without limits pass unread.
-fn fetches_are_seen(sidecar: &Sidecar, queue: &str) -> bool {
-    !sidecar.live().policies.gate(queue).open()
-        || in_force::set_for_queue(sidecar, queue).is_some()
-        || sidecar.fetching.is_limited(queue)
+fn fetches_are_seen(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> bool {
+    in_force::limits_queue(sidecar, queue, &now.live.policies) || sidecar.fetching.is_limited(queue)
 }
 
 /// Which of two causes lets go later: who waits for a slot, or for something else without a time, waits longest.

@@ -184,6 +184,9 @@ series! {
     counter "ojs_throttle_slots_adopted_total" [];
     /// Held jobs of other sidecars that were taken over.
     counter "ojs_throttle_hold_adopted_total" [];
+    /// As of when what waits and what is held is shown, in seconds since 1970. Answers whose `at` is the same time say the
+    /// same.
+    gauge "ojs_throttle_snapshot_timestamp_seconds" [];
     /// 1 while the store answers, else 0. At 0 limits go on as store.on_store_error says.
     gauge "ojs_throttle_store_up" [];
     /// How often the store came back empty, or older than it was.

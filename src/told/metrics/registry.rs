@@ -17,7 +17,7 @@ use super::activity::{Activity, Point, SpacedKey};
 use super::names::Counted;
 use super::page::{open_metrics, process};
 use super::recorder::{Labels, counter, described, gauge, histogram, part_of_page};
-use ojs_limit::{self as limit, Limited, OnLimit, Space, Strategy, each_key, share_of};
+use ojs_limit::{self as limit, Limited, OnLimit, Space, Strategy, Timestamp, each_key, share_of};
 
 /// Buckets for waits in seconds: from the 5 ms of a waiting worker to a job that waits all day.
 const WAITS: &[f64] = &[
@@ -220,6 +220,11 @@ impl Metrics {
     /// Sets a gauge to what was read.
     pub fn set(&self, name: &'static str, labels: &[(&'static str, &str)], value: usize) {
         gauge(&self.0.recorder, name, owned(labels)).set(value as f64);
+    }
+
+    /// Sets a gauge to a time.
+    pub fn set_time(&self, name: &'static str, at: Timestamp) {
+        gauge(&self.0.recorder, name, vec![]).set(at.0 as f64 / 1e6);
     }
 
     /// Sets a counter to what was counted elsewhere since the start.

@@ -1,0 +1,68 @@
+//! What is wrong with the sidecar as a whole.
+
+use std::fmt::Display;
+use std::sync::atomic::Ordering;
+
+use http::StatusCode;
+
+use super::Sidecar;
+use super::causes::{self, Cause, quoted};
+use crate::duration;
+use crate::wire::ojs::shell_word;
+
+/// What is wrong with the sidecar as a whole. What keeps every job from starting stands first.
+pub(crate) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
+    let mut found = Vec::new();
+    if sidecar.readiness.word() == "starting" {
+        found.push(Cause::new(&causes::STARTING, &[]));
+    }
+    if sidecar.tasks.draining.is_cancelled() || sidecar.readiness.word() == "draining" {
+        found.push(Cause::new(&causes::DRAINING, &[]));
+    }
+    let refused = StatusCode::from_u16(sidecar.fetching.refused.load(Ordering::Relaxed));
+    if sidecar.tasks.threads.backend_is_away() {
+        found.push(Cause::new(&causes::BACKEND_AWAY, &[]));
+    } else if let Ok(status) = refused {
+        found.push(Cause::new(&causes::BACKEND_REFUSES, &[("status", &status)]));
+    }
+    if sidecar.store.is_lost() {
+        let error = store_error(sidecar);
+        found.push(Cause::new(&causes::STORE_LOST, &[("error", &error)]));
+    }
+    let ways = sidecar.calling.away().into_iter();
+    for (egress, _) in ways.filter(|(_, is_away)| *is_away) {
+        let egress = quoted(&egress);
+        found.push(Cause::new(&causes::SERVICE_AWAY, &[("egress", &egress)]));
+    }
+    let file = &sidecar.file;
+    if !file.is_in_force() {
+        let path = shell_word(file.path().map_or("", |path| path));
+        let since = duration::rfc3339(file.since().0);
+        let known: [(&str, &dyn Display); 2] = [("file", &path), ("since", &since)];
+        found.push(Cause::new(&causes::FILE_REFUSED, &known));
+    }
+    if sidecar.keeper.unshared.load(Ordering::Relaxed) > 0 {
+        found.push(Cause::new(&causes::UNSHARED, &[]));
+    }
+    found.extend(sidecar.keeper.evaded.causes());
+    found
+}
+
+/// Whether a cause keeps every job from starting, whatever its limits.
+pub(crate) fn stops_all(cause: &Cause) -> bool {
+    let all = [
+        &causes::STARTING,
+        &causes::DRAINING,
+        &causes::BACKEND_AWAY,
+        &causes::BACKEND_REFUSES,
+    ];
+    all.contains(&cause.kind)
+}
+
+/// The store's last error, as a sentence has it at its end.
+pub(crate) fn store_error(sidecar: &Sidecar) -> String {
+    match sidecar.store.lost_by() {
+        error if error.is_empty() => error,
+        error => format!(" ({error})"),
+    }
+}
