@@ -8,8 +8,6 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::hold::{Episode, Held, Lane};
-#[cfg(test)]
-use crate::limit::{Key, Space};
 
 /// How often the backend is asked about one queue.
 const EVERY: Duration = Duration::from_secs(1);
