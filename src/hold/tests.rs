@@ -559,7 +559,8 @@ async fn a_snapshot_has_all_that_is_held() {
         (600, 599),
         "one is in hand"
     );
-    let of_key = held.limited_by(Space::Job, &limits(&["k"])[0].key);
+    let k = limits(&["k"]);
+    let of_key = held.limited_by(Space::Job, &k[0].key);
     assert_eq!(of_key.map(|group| group.jobs).sum::<usize>(), 599);
     let mut lanes: Vec<usize> = held.lanes("q").iter().map(|lane| lane.held).collect();
     lanes.sort_unstable();
