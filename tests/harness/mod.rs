@@ -38,6 +38,10 @@ pub use runner::{Ctx, Scenario, pick};
 pub use worker::Worker;
 pub use world::{Sidecar, World};
 
+/// How early a start may leave, as the manual says it, and so how much closer two may stand than was said: to all judges
+/// of the tests.
+pub const EARLY: std::time::Duration = std::time::Duration::from_millis(5);
+
 /// Asserts that something took less than that.
 #[track_caller]
 pub fn assert_within(took: std::time::Duration, most: std::time::Duration, what: &str) {
