@@ -14,9 +14,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 services=redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,openai,chromium,tools,official
 without=" " only="" nights="" skip=() left_out=() why=()
 
-# What only a night runs: the files that ship, with the tools of others; the page in a browser; scenes of the demo beside
-# its first; SDKs as they behave for days; that each judge of the scenarios finds limits broken which are switched off.
-nightly=(ship::on_ page:: sdks:: demo::scenes:: scenarios::without_limits_the_judges_see_it who_reads_slowly)
+# What only a night runs: the files that ship and answers to large bodies, with the tools of others; the page in a browser;
+# scenes of the demo beside its first; SDKs as they behave for days; that each judge of the scenarios finds limits broken
+# which are switched off; and what a day shows on one store, on the others. Dear scenarios have more seeds then.
+nightly=(ship::on_ process::on_tools:: page:: sdks:: demo::scenes:: scenarios::without_limits_the_judges_see_it who_reads_slowly on_postgres::fleet::numbers_and_salts sqlite_fleet::numbers_and_salts shared_by_weight_at_one)
 
 is_wanted() { case "$without" in *" $1 "*) return 1 ;; esac; [ -z "$only" ] || [ "$only" = "$1" ]; }
 
@@ -40,6 +41,7 @@ while [ $# -gt 0 ]; do
     case "$1" in
         --nightly)
             nights=1
+            export NIGHTLY=1
             shift
             continue
             ;;

@@ -66,10 +66,10 @@ impl Record {
     /// Jobs one after the other, each for 20 ms, until it is told to stop.
     pub fn work(&self, to: SocketAddr, queue: &str, worker: &str, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
-            for job in self.fetch(to, queue, 1, worker) {
-                std::thread::sleep(Duration::from_millis(20));
-                self.ack(to, &job);
-            }
+            let jobs = self.fetch(to, queue, 1, worker);
+            // Each job takes so long, and a look in vain too.
+            std::thread::sleep(Duration::from_millis(20));
+            jobs.iter().for_each(|job| self.ack(to, job));
         }
     }
 
