@@ -207,14 +207,15 @@ compute() {
 }
 
 all() {
-    local status=0 parts=()
+    local status=0 computes sleeps
     compute &
-    parts+=("$!")
+    computes=$!
     run sleeping --test it -- --test-threads=16 "${sleeping[@]}" &
-    parts+=("$!")
+    sleeps=$!
     run measuring --test it -- --test-threads=2 "${measuring[@]}" || status=1
+    wait "$sleeps" || status=1
     run waiting --test it -- --test-threads="$(($(nproc) * 4))" "${waiting[@]}" "${early[@]}" || status=1
-    for part in "${parts[@]}"; do wait "$part" || status=1; done
+    wait "$computes" || status=1
     return "$status"
 }
 

@@ -176,6 +176,13 @@ mod tests {
         super::read(value, "options.rate_limit", "billing", Strangers::Pass)
     }
 
+    /// The rows of a table: a line each, with what is given and what comes of it.
+    fn rows(text: &str) -> impl Iterator<Item = (&str, &str)> {
+        let rows = text.lines().filter_map(|row| row.trim().split_once(" => "));
+        assert!(rows.clone().count() > 1);
+        rows
+    }
+
     /// A policy in one line: key, slots, windows, spacing.
     fn line(limited: &Limited) -> String {
         let mut out = limited.key.to_string();
@@ -210,36 +217,23 @@ mod tests {
 
     #[test]
     fn windows_and_measures() {
-        let table = [
-            (
-                r#"{"key":"a","rate":{"limit":5,"period":"PT1M","window":"fixed"}}"#,
-                "a 5/PT1M fixed",
-            ),
-            (
-                r#"{"key":"a","rate":[{"limit":5,"period":"1s","window":"sliding"},
-                    {"limit":9,"period":"month","window":"calendar","tz":"europe/oslo"}]}"#,
-                "a 5/PT1S 9/P1M Europe/Oslo",
-            ),
-            (
-                r#"{"key":"a","limit":9,"period":"P1D","window":"calendar"}"#,
-                "a 9/P1D UTC",
-            ),
-            (
-                r#"{"key":"a","throttle":{"interval":"1s","measure":"completion"}}"#,
-                "a spaced 1/PT1S/1 completion",
-            ),
-        ];
-        for (policy, expected) in table {
+        let table = r#"
+            {"key":"a","rate":{"limit":5,"period":"PT1M","window":"fixed"}} => a 5/PT1M fixed
+            {"key":"a","rate":[{"limit":5,"period":"1s","window":"sliding"}, {"limit":9,"period":"month","window":"calendar","tz":"europe/oslo"}]} => a 5/PT1S 9/P1M Europe/Oslo
+            {"key":"a","limit":9,"period":"P1D","window":"calendar"} => a 9/P1D UTC
+            {"key":"a","throttle":{"interval":"1s","measure":"completion"}} => a spaced 1/PT1S/1 completion
+        "#;
+        for (policy, expected) in rows(table) {
             assert_eq!(line(&read(policy).unwrap().unwrap()), expected, "{policy}");
         }
-        let wrong = [
-            (r#"{"limit":5,"period":"1s","window":"calendar"}"#, "period"),
-            (r#"{"limit":5,"period":60,"window":"calendar"}"#, "period"),
-            (r#"{"limit":5,"window":"calendar"}"#, "period"),
-            (r#"{"limit":5,"period":"1ms","window":"fixed"}"#, "period"),
-            (r#"{"limit":5,"period":"1d","tz":"UTC"}"#, "tz"),
-        ];
-        for (rate, field) in wrong {
+        let wrong = r#"
+            {"limit":5,"period":"1s","window":"calendar"} => period
+            {"limit":5,"period":60,"window":"calendar"} => period
+            {"limit":5,"window":"calendar"} => period
+            {"limit":5,"period":"1ms","window":"fixed"} => period
+            {"limit":5,"period":"1d","tz":"UTC"} => tz
+        "#;
+        for (rate, field) in rows(wrong) {
             let error = read(&format!(r#"{{"key":"a","rate":{rate}}}"#)).unwrap_err();
             assert_eq!(
                 error.field,
@@ -271,50 +265,28 @@ mod tests {
 
     #[test]
     fn spellings() {
-        let table = [
-            (
-                r#"{"key":"stripe-api","concurrency":5,"rate":{"limit":100,"period":"PT1M"},
-                    "throttle":{"limit":10,"period":"PT1S"},"on_limit":"wait"}"#,
-                "stripe-api 5 slots 100/PT1M spaced 10/PT1S/1",
-            ),
-            (r#"{"key":"a","concurrency":0}"#, "a 0 slots"),
-            (r#"{"key":"a","rate":1,"period":"second"}"#, "a 1/PT1S"),
-            (r#"{"key":"a","rate":60,"period":"hour"}"#, "a 60/PT1H"),
-            (r#"{"key":"a","limit":5,"period":"1m"}"#, "a 5/PT1M"),
-            (
-                r#"{"key":"a","rate":[{"limit":5,"period":"PT1S"},{"limit":9,"period":"P1D"}]}"#,
-                "a 5/PT1S 9/PT24H",
-            ),
-            (
-                r#"{"max_per_second":1}"#,
-                "max_per_second:billing spaced 1/PT1S/1",
-            ),
-            (r#"{"max_per_second":20,"key":"a"}"#, "a spaced 20/PT1S/1"),
-            (
-                r#"{"key":"a","throttle":{"interval":"PT0.1S"}}"#,
-                "a spaced 1/PT0.1S/1",
-            ),
-            (
-                r#"{"key":"a","throttle":{"limit":2,"period":"1s","burst":4}}"#,
-                "a spaced 2/PT1S/4",
-            ),
-            (r#"{"key":"a"}"#, "a"),
-            (
-                r#"{"key":"a","concurrency":null,"rate":null,"throttle":null,"on_limit":null,"max_per_second":null}"#,
-                "a",
-            ),
-            (
-                r#"{"key":"a","rate":{"limit":5.0,"period":"PT1S"},"colour":"red"}"#,
-                "a 5/PT1S",
-            ),
-            (r#"{"KEY":"a","Concurrency":1}"#, "a 1 slots"),
-            (r#"{"key":"a","on_limit":"reschedule"}"#, "a Reschedule"),
-            (r#"{"key":"a","on_limit":"drop"}"#, "a Drop"),
+        let table = r#"
+            {"key":"stripe-api","concurrency":5,"rate":{"limit":100,"period":"PT1M"}, "throttle":{"limit":10,"period":"PT1S"},"on_limit":"wait"} => stripe-api 5 slots 100/PT1M spaced 10/PT1S/1
+            {"key":"a","concurrency":0} => a 0 slots
+            {"key":"a","rate":1,"period":"second"} => a 1/PT1S
+            {"key":"a","rate":60,"period":"hour"} => a 60/PT1H
+            {"key":"a","limit":5,"period":"1m"} => a 5/PT1M
+            {"key":"a","rate":[{"limit":5,"period":"PT1S"},{"limit":9,"period":"P1D"}]} => a 5/PT1S 9/PT24H
+            {"max_per_second":1} => max_per_second:billing spaced 1/PT1S/1
+            {"max_per_second":20,"key":"a"} => a spaced 20/PT1S/1
+            {"key":"a","throttle":{"interval":"PT0.1S"}} => a spaced 1/PT0.1S/1
+            {"key":"a","throttle":{"limit":2,"period":"1s","burst":4}} => a spaced 2/PT1S/4
+            {"key":"a"} => a
+            {"key":"a","concurrency":null,"rate":null,"throttle":null,"on_limit":null,"max_per_second":null} => a
+            {"key":"a","rate":{"limit":5.0,"period":"PT1S"},"colour":"red"} => a 5/PT1S
+            {"KEY":"a","Concurrency":1} => a 1 slots
+            {"key":"a","on_limit":"reschedule"} => a Reschedule
+            {"key":"a","on_limit":"drop"} => a Drop
             // A job that is stored is limited by what can be read of it.
-            (r#"{"key":"a","concurency":1,"period":"1m"}"#, "a"),
-            (r#"{"key":"a","concurrency":1,"rate":[]}"#, "a 1 slots"),
-        ];
-        for (policy, expected) in table {
+            {"key":"a","concurency":1,"period":"1m"} => a
+            {"key":"a","concurrency":1,"rate":[]} => a 1 slots
+        "#;
+        for (policy, expected) in rows(table) {
             assert_eq!(
                 read(policy).map(|p| p.as_ref().map(line)),
                 Ok(Some(expected.to_owned())),

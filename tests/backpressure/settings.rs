@@ -3,6 +3,7 @@
 use ojs_throttle::config::Settings;
 
 use super::prelude::*;
+use crate::harness::table;
 use crate::sidecar::BEGIN;
 use crate::sidecar::simulated::Start;
 
@@ -123,54 +124,23 @@ fn the_file_is_checked() {
         ),
         ""
     );
-    for (queue, word) in [
-        (
-            "name = 'q'\nmax_depth = -1",
-            "`queue.max_depth` must be from 0",
-        ),
-        (
-            "name = 'q'\nmax_depth = '5'",
-            "`queue.max_depth` must be a whole number",
-        ),
-        (
-            "name = 'q'\nmax_size = 'big'",
-            "`queue.max_size` must be a size",
-        ),
-        (
-            "name = 'q'\nmax_size = 1\nmax_size_bytes = 1",
-            "stands beside",
-        ),
-        (
-            "name = 'q'\nmax_depth = 1\nstrategy = 'drop'",
-            "`queue.strategy` cannot be",
-        ),
-        (
-            "name = '*'\nmax_depth = 1\nstrategy = 'drop_oldest'",
-            "for every queue",
-        ),
-        (
-            "name = ['q', '?*']\nmax_depth = 1\nstrategy = 'drop_oldest'",
-            "for every queue",
-        ),
-        (
-            "name = 'q'\nmax_depth = 1\nwarning_threshold = 1.2",
-            "`queue.warning_threshold` must be from 0 to 1",
-        ),
-        (
-            "name = 'q'\nmax_depth = 1\nblock_timeout_max = '40s'",
-            "`queue.block_timeout_max` must be",
-        ),
-        (
-            "name = 'q'\nenqueue_rate = { limit = 0, period = '1s' }",
-            "out of range",
-        ),
-        (
-            "name = 'q'\nenqueue_rate = { limit = 1 }",
-            "needs a `period`",
-        ),
-        ("name = 'q'\nmax_dept = 1", "did you mean `max_depth`"),
-        ("name = 'q'", "no limit and no bound"),
-    ] {
+    let wrong = r#"
+        name = 'q' | max_depth = -1 => `queue.max_depth` must be from 0
+        name = 'q' | max_depth = '5' => `queue.max_depth` must be a whole number
+        name = 'q' | max_size = 'big' => `queue.max_size` must be a size
+        name = 'q' | max_size = 1 | max_size_bytes = 1 => stands beside
+        name = 'q' | max_depth = 1 | strategy = 'drop' => `queue.strategy` cannot be
+        name = '*' | max_depth = 1 | strategy = 'drop_oldest' => for every queue
+        name = ['q', '?*'] | max_depth = 1 | strategy = 'drop_oldest' => for every queue
+        name = 'q' | max_depth = 1 | warning_threshold = 1.2 => `queue.warning_threshold` must be from 0 to 1
+        name = 'q' | max_depth = 1 | block_timeout_max = '40s' => `queue.block_timeout_max` must be
+        name = 'q' | enqueue_rate = { limit = 0, period = '1s' } => out of range
+        name = 'q' | enqueue_rate = { limit = 1 } => needs a `period`
+        name = 'q' | max_dept = 1 => did you mean `max_depth`
+        name = 'q' => no limit and no bound
+    "#;
+    for (queue, word) in table(wrong) {
+        let queue = &queue.replace(" | ", "\n");
         let said = problems(queue);
         assert!(said.contains(word), "{queue}: {said}");
     }

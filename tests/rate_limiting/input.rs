@@ -2,6 +2,7 @@
 //! large, unknown or missing: 400 with the field and what would be right, and nothing is changed.
 
 use super::prelude::*;
+use crate::harness::table;
 
 /// What a field takes.
 #[derive(Clone, Copy)]
@@ -615,60 +616,21 @@ async fn nacked(error: Value) -> (u16, Value) {
 }
 
 /// Limits with a slip in them, and how the answer begins.
-const SLIPS: [(&str, &str); 13] = [
-    (
-        r#"{"key":"k","concurency":1}"#,
-        "concurency: is not known here; did you mean `concurrency`?",
-    ),
-    (
-        r#"{"key":"k","concurrency":1,"onLimit":"drop"}"#,
-        "onLimit: is not known here; did you mean `on_limit`?",
-    ),
-    (
-        r#"{"key":"k","concurrency":1,"limti":5}"#,
-        "limti: is not known here; did you mean `limit`?",
-    ),
-    (
-        r#"{"key":"k","interval":"1s"}"#,
-        "interval: is not known here; it belongs in `throttle`",
-    ),
-    (
-        r#"{"key":"k","rate":{"limit":1,"period":"1s","windo":"fixed"}}"#,
-        "rate.windo: is not known here; did you mean `window`?",
-    ),
-    (
-        r#"{"key":"k","rate":[{"limit":1,"period":"1s","concurrency":1}]}"#,
-        "rate[0].concurrency: is not known here; it belongs beside `key`",
-    ),
-    (
-        r#"{"key":"k","throttle":{"interval":"1s","brust":3}}"#,
-        "throttle.brust: is not known here; did you mean `burst`?",
-    ),
-    (
-        r#"{"key":"k","limit":1,"period":"1m","rate":{"limit":50,"period":"1m"}}"#,
-        "limit: says the same as rate",
-    ),
-    (
-        r#"{"key":"k","period":"1m","rate":{"limit":50,"period":"1h"}}"#,
-        "period: needs a limit beside it",
-    ),
-    (
-        r#"{"key":"k","period":"1m"}"#,
-        "period: needs a limit beside it",
-    ),
-    (
-        r#"{"key":"k","concurrency":1,"rate":[]}"#,
-        "rate: is an empty list",
-    ),
-    (
-        r#"{"key":"k","slots":1}"#,
-        "slots: is not known, and nothing beside it is a limit; known are key, ",
-    ),
-    (
-        r#"{"key":"k","concurrency":1,"on_limit":"explode"}"#,
-        "on_limit: cannot be \"explode\"; write \"wait\" or \"reschedule\"",
-    ),
-];
+const SLIPS: &str = r#"
+{"key":"k","concurency":1} => concurency: is not known here; did you mean `concurrency`?
+{"key":"k","concurrency":1,"onLimit":"drop"} => onLimit: is not known here; did you mean `on_limit`?
+{"key":"k","concurrency":1,"limti":5} => limti: is not known here; did you mean `limit`?
+{"key":"k","interval":"1s"} => interval: is not known here; it belongs in `throttle`
+{"key":"k","rate":{"limit":1,"period":"1s","windo":"fixed"}} => rate.windo: is not known here; did you mean `window`?
+{"key":"k","rate":[{"limit":1,"period":"1s","concurrency":1}]} => rate[0].concurrency: is not known here; it belongs beside `key`
+{"key":"k","throttle":{"interval":"1s","brust":3}} => throttle.brust: is not known here; did you mean `burst`?
+{"key":"k","limit":1,"period":"1m","rate":{"limit":50,"period":"1m"}} => limit: says the same as rate
+{"key":"k","period":"1m","rate":{"limit":50,"period":"1h"}} => period: needs a limit beside it
+{"key":"k","period":"1m"} => period: needs a limit beside it
+{"key":"k","concurrency":1,"rate":[]} => rate: is an empty list
+{"key":"k","slots":1} => slots: is not known, and nothing beside it is a limit; known are key, 
+{"key":"k","concurrency":1,"on_limit":"explode"} => on_limit: cannot be "explode"; write "wait" or "reschedule"
+"#;
 
 /// A job whose limits have a slip in them, in any of their places, is not stored; what another text may mean is
 /// not looked at.
@@ -694,7 +656,7 @@ async fn slips_in_what_a_job_brings() {
         rig.client.post("/ojs/v1/jobs", body).await
     };
     for (at, job) in places {
-        for (limits, says) in SLIPS {
+        for (limits, says) in table(SLIPS) {
             let reply = send(job, limits).await;
             assert_eq!(reply.status, 400, "{at} {limits}: {}", reply.text());
             let error = &reply.json()["error"];
