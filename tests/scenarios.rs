@@ -179,7 +179,7 @@ crate::scenarios! {
     outages::one_is_cut_off: 8;
     outages::one_is_cut_off_and_open: 8;
     outages::a_worker_comes_late: 6;
-    outages::all_are_cut_off: 16;
+    outages::all_are_cut_off: 8 | 16;
     outages::slow: 12 limit;
     outages::done_twice: 12 limit;
     outages::done_unheard: 12 limit;
