@@ -175,7 +175,7 @@ within=900
 # processors, and no more: it keeps none of them from its turn.
 measuring=(on_redis::calls:: egress::on_redis:: egress::crowd::a_thousand page:: process::pages::the_readme_does_what_it_says_on_tools on_redis::subqueues::a_window wakes_a_worker_in_another idle_it_uses_next_to_nothing who_does_not_read_costs)
 sleeping=(process::doctor:: over_real_sockets who_reads_slowly)
-waiting=(demo:: framing:: process:: ship:: stores:: traffic::)
+waiting=(demo:: egress::crowd:: egress::loops:: egress::secured:: egress::stand_in:: framing:: process:: ship:: stores:: traffic::)
 early=()
 for name in "${measuring[@]}" "${sleeping[@]}"; do early+=(--skip "$name"); done
 computing=("${early[@]}")

@@ -81,7 +81,7 @@ fn what_is_missing_is_left_out_by_name() {
     );
     assert_eq!(said.lines().last(), Some("0 passed, 1 failed"), "{said}");
     let (said, called) = run(root.path(), &["--nightly", "--without", "redis,postgres"]);
-    assert!(!called.contains("--skip page::"), "{called}");
+    assert!(!called.contains("--skip sdks::"), "{called}");
     for service in ["redis", "validators", "chromium", "official"] {
         let missing = match service {
             "redis" => "--without",
@@ -108,7 +108,7 @@ fn what_is_missing_is_left_out_by_name() {
     // What is dear is left to a night, and what only it needs is not fetched.
     assert!(said.contains("\n# left to a night: 1 tests"), "{said}");
     assert!(!said.contains("chromium"), "{said}");
-    let by_day = |call: &&str| call.contains("--skip page::");
+    let by_day = |call: &&str| call.contains("--skip sdks::");
     assert!(tested(&called).iter().all(by_day), "{called}");
 }
 
