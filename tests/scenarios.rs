@@ -248,7 +248,7 @@ crate::scenarios! {
     neighbours::two_in_one: 6;
     neighbours::cancelled_at_the_backend: 2;
     neighbours::scheduled_ones_count_once: 2;
-    neighbours::one_bound_for_a_fleet: 2 | 4;
+    neighbours::one_bound_for_a_fleet: 1 | 4;
     neighbours::few_wait_for_others: 2 | 4;
     neighbours::ids_that_are_chosen: 4;
     neighbours::names_stay_over_a_restart: 6;
@@ -260,7 +260,7 @@ crate::scenarios! {
     swift::many_tenants_of_one_job: 1;
     swift::numbers_that_take_long: 1;
     swift::workers_without_work: 1;
-    shadow::tells_what_would_have_been: 3 | 7;
+    shadow::tells_what_would_have_been: 2 | 7;
     shadow::changes_no_verdict: 2;
     shadow::enforced_in_part: 4;
     shadow::reloaded_to_all_and_back: 4;
