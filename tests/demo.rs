@@ -191,20 +191,6 @@ fn refused_in(line: &str) -> Option<u64> {
     counts.split_whitespace().last()?.parse().ok()
 }
 
-/// The scene of backpressure: the queue stays within its bound, and without one it does not.
-#[tokio::test]
-async fn the_bounded_queue_stays_within_its_bound() {
-    let (bounded, text) = output(&["backpressure", "--seconds", "4"]).await;
-    assert!(bounded.status.success(), "{text}");
-    assert!(text.contains("never more than 60 waiting  yes"), "{text}");
-    assert!(text.contains("accepted is stored          yes"), "{text}");
-    let refused = text.lines().filter_map(refused_in);
-    assert!(refused.max().unwrap() > 10, "{text}");
-    let (broken, text) = output(&["backpressure", "--seconds", "4", "--break"]).await;
-    assert_eq!(broken.status.code(), Some(1), "{text}");
-    assert!(text.contains("never more than 60 waiting  NO"), "{text}");
-}
-
 #[tokio::test]
 async fn a_plot_that_nobody_draws_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -218,43 +204,63 @@ async fn a_plot_that_nobody_draws_is_refused() {
     assert!(!file.exists());
 }
 
-/// The scene of costs: tenants have their shares of the tokens, and without a limit they do not.
-#[tokio::test]
-async fn tokens_are_shared_by_weight_and_what_is_not_used_comes_back() {
-    let (held, text) = output(&["cost", "--seconds", "5"]).await;
-    assert!(held.status.success(), "{text}");
-    assert_eq!(text.matches("  yes  ").count(), 4, "{text}");
-    // As many tokens are used as the vendor allows, not the half that jobs are charged.
-    let seconds = text.lines().filter_map(|line| line.split_once("| "));
-    let used = seconds.filter_map(|(_, told)| told.split_whitespace().next()?.parse::<u64>().ok());
-    assert!(used.max().is_some_and(|most| most > 700), "{text}");
-    let (broken, text) = output(&["cost", "--seconds", "2", "--break"]).await;
-    assert_eq!(broken.status.code(), Some(1), "{text}");
-    assert!(text.contains("tokens a second  NO"), "{text}");
-    assert!(text.contains("by its weight                 NO"), "{text}");
-}
+/// The other scenes: each holds what it says, and without its limits breaks it.
+mod scenes {
+    use super::{output, refused_in};
 
-/// The scene of depth: nobody waits behind a tenant with thousands of jobs, and without subqueues the others stand.
-#[tokio::test]
-async fn a_deep_backlog_holds_up_no_other_tenant() {
-    let (held, text) = output(&["depth", "--seconds", "4"]).await;
-    assert!(held.status.success(), "{text}");
-    assert_eq!(text.matches("  yes  ").count(), 4, "{text}");
-    let (broken, text) = output(&["depth", "--seconds", "2", "--break"]).await;
-    assert_eq!(broken.status.code(), Some(1), "{text}");
-    assert_eq!(text.matches("NO  (most stand").count(), 2, "{text}");
-}
+    /// The scene of backpressure: the queue stays within its bound, and without one it does not.
+    #[tokio::test]
+    async fn the_bounded_queue_stays_within_its_bound() {
+        let (bounded, text) = output(&["backpressure", "--seconds", "4"]).await;
+        assert!(bounded.status.success(), "{text}");
+        assert!(text.contains("never more than 60 waiting  yes"), "{text}");
+        assert!(text.contains("accepted is stored          yes"), "{text}");
+        let refused = text.lines().filter_map(refused_in);
+        assert!(refused.max().unwrap() > 10, "{text}");
+        let (broken, text) = output(&["backpressure", "--seconds", "4", "--break"]).await;
+        assert_eq!(broken.status.code(), Some(1), "{text}");
+        assert!(text.contains("never more than 60 waiting  NO"), "{text}");
+    }
 
-/// The scene of the egress: nobody is banned and nearly all is used, and calls that go straight to the vendor are banned.
-#[tokio::test]
-async fn calls_through_the_egress_are_not_banned() {
-    let (held, text) = output(&["egress", "--seconds", "6"]).await;
-    assert!(held.status.success(), "{text}");
-    assert_eq!(text.matches("  yes  ").count(), 3, "{text}");
-    let (broken, text) = output(&["egress", "--seconds", "3", "--break"]).await;
-    assert_eq!(broken.status.code(), Some(1), "{text}");
-    assert!(
-        text.contains("nobody was banned         NO  (banned after "),
-        "{text}"
-    );
+    /// The scene of costs: tenants have their shares of the tokens, and without a limit they do not.
+    #[tokio::test]
+    async fn tokens_are_shared_by_weight_and_what_is_not_used_comes_back() {
+        let (held, text) = output(&["cost", "--seconds", "5"]).await;
+        assert!(held.status.success(), "{text}");
+        assert_eq!(text.matches("  yes  ").count(), 4, "{text}");
+        // As many tokens are used as the vendor allows, not the half that jobs are charged.
+        let seconds = text.lines().filter_map(|line| line.split_once("| "));
+        let used =
+            seconds.filter_map(|(_, told)| told.split_whitespace().next()?.parse::<u64>().ok());
+        assert!(used.max().is_some_and(|most| most > 700), "{text}");
+        let (broken, text) = output(&["cost", "--seconds", "2", "--break"]).await;
+        assert_eq!(broken.status.code(), Some(1), "{text}");
+        assert!(text.contains("tokens a second  NO"), "{text}");
+        assert!(text.contains("by its weight                 NO"), "{text}");
+    }
+
+    /// The scene of depth: nobody waits behind a tenant with thousands of jobs, and without subqueues the others stand.
+    #[tokio::test]
+    async fn a_deep_backlog_holds_up_no_other_tenant() {
+        let (held, text) = output(&["depth", "--seconds", "4"]).await;
+        assert!(held.status.success(), "{text}");
+        assert_eq!(text.matches("  yes  ").count(), 4, "{text}");
+        let (broken, text) = output(&["depth", "--seconds", "2", "--break"]).await;
+        assert_eq!(broken.status.code(), Some(1), "{text}");
+        assert_eq!(text.matches("NO  (most stand").count(), 2, "{text}");
+    }
+
+    /// The scene of the egress: nobody is banned and nearly all is used, and calls that go straight to the vendor are banned.
+    #[tokio::test]
+    async fn calls_through_the_egress_are_not_banned() {
+        let (held, text) = output(&["egress", "--seconds", "6"]).await;
+        assert!(held.status.success(), "{text}");
+        assert_eq!(text.matches("  yes  ").count(), 3, "{text}");
+        let (broken, text) = output(&["egress", "--seconds", "3", "--break"]).await;
+        assert_eq!(broken.status.code(), Some(1), "{text}");
+        assert!(
+            text.contains("nobody was banned         NO  (banned after "),
+            "{text}"
+        );
+    }
 }

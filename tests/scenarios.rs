@@ -2,7 +2,7 @@
 //! real sockets, and with limiting switched off, where their checks must fail.
 //!
 //! `cargo test --test it scenarios::simulated::NAME` runs one; `SEED=7` in the environment picks its seed, and
-//! `SEEDS=500` runs it under so many.
+//! `SEEDS=500` runs it under so many. Dear ones run under all of theirs at night: `NIGHTLY=1`.
 
 mod actions;
 mod adopted;
@@ -81,8 +81,8 @@ crate::scenarios! {
     shares::behind_five_hundred: 1;
     shares::costs_use_the_limit: 2;
     shares::big_beside_small: 1;
-    shares::big_polled_every_second: 2;
-    shares::big_polled_every_two_seconds: 2;
+    shares::big_polled_every_second: 1 | 2;
+    shares::big_polled_every_two_seconds: 1 | 2;
     shares::all_slots_at_once: 1;
     shares::used_up_holds_nobody_up: 2;
     shares::a_line_drops_nothing: 1;
@@ -179,7 +179,7 @@ crate::scenarios! {
     outages::one_is_cut_off: 8;
     outages::one_is_cut_off_and_open: 8;
     outages::a_worker_comes_late: 6;
-    outages::all_are_cut_off: 16;
+    outages::all_are_cut_off: 8 | 16;
     outages::slow: 12 limit;
     outages::done_twice: 12 limit;
     outages::done_unheard: 12 limit;
@@ -222,13 +222,13 @@ crate::scenarios! {
     reloads::numbers_in_a_fleet: 4;
     reloads::newly_limited_beside_a_holder: 10;
     overdue::held_meanwhile: 4;
-    overdue::nobody_can_ask: 18;
+    overdue::nobody_can_ask: 6 | 18;
     overdue::heard_of_meanwhile: 8;
     flow::throttle_is_used: 4 limit;
     flow::slow_throttle_is_used: 6 limit;
     flow::fast_throttle_is_used: 2 limit;
     flow::timed_while_more_is_asked: 12 limit;
-    flow::far_backend: 9 limit;
+    flow::far_backend: 3 | 9 limit;
     flow::slow_backend: 4 limit;
     flow::one_at_a_time_from_afar: 2 limit;
     flow::short_jobs_fill_a_slot: 2 limit;
@@ -248,8 +248,8 @@ crate::scenarios! {
     neighbours::two_in_one: 6;
     neighbours::cancelled_at_the_backend: 2;
     neighbours::scheduled_ones_count_once: 2;
-    neighbours::one_bound_for_a_fleet: 4;
-    neighbours::few_wait_for_others: 4;
+    neighbours::one_bound_for_a_fleet: 1 | 4;
+    neighbours::few_wait_for_others: 2 | 4;
     neighbours::ids_that_are_chosen: 4;
     neighbours::names_stay_over_a_restart: 6;
     neighbours::files_that_differ: 2;
@@ -260,7 +260,7 @@ crate::scenarios! {
     swift::many_tenants_of_one_job: 1;
     swift::numbers_that_take_long: 1;
     swift::workers_without_work: 1;
-    shadow::tells_what_would_have_been: 7;
+    shadow::tells_what_would_have_been: 2 | 7;
     shadow::changes_no_verdict: 2;
     shadow::enforced_in_part: 4;
     shadow::reloaded_to_all_and_back: 4;
@@ -269,10 +269,10 @@ crate::scenarios! {
     turns::by_weight_at_any_depth: 3;
     turns::the_queue_itself: 1;
     turns::priorities_over_subqueues: 6;
-    windows::shared_by_weight: 5;
-    windows::shared_by_cost: 4;
-    windows::shared_by_weight_on_three: 5;
-    windows::shared_by_cost_on_three: 4;
+    windows::shared_by_weight: 2 | 5;
+    windows::shared_by_cost: 2 | 4;
+    windows::shared_by_weight_on_three: 1 | 5;
+    windows::shared_by_cost_on_three: 2 | 4;
     stays::unique_jobs: 12;
     stays::sent_again_with_its_id: 3;
     stays::dropped_and_rescheduled: 2;

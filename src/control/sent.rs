@@ -261,104 +261,40 @@ mod tests {
         );
     }
 
+    /// What is wrong beside something else: `tests/rate_limiting/input.rs` has each field by itself.
     #[test]
-    #[expect(clippy::too_many_lines, reason = "a table")]
-    fn each_wrong_field_is_named() {
+    fn what_is_wrong_beside_others_is_named() {
         for (body, field, word) in [
             ("[]", "body", "an object"),
             ("{}", "concurrency", "give at least one"),
             (r#"{"reason":"x"}"#, "concurrency", "give at least one"),
-            (
-                r#"{"concurrency":null}"#,
-                "concurrency",
-                "give at least one",
-            ),
-            (r#"{"concurrency":-1}"#, "concurrency", "from 0"),
-            (r#"{"concurrency":1.5}"#, "concurrency", "whole number"),
-            (r#"{"concurrency":"5"}"#, "concurrency", "not a string"),
-            (r#"{"concurrency":2000000000}"#, "concurrency", "1000000000"),
             (r#"{"limit":0,"period":"1s"}"#, "limit", "to pause"),
             (r#"{"limit":5}"#, "period", "is required"),
             (r#"{"period":"1s"}"#, "period", "a limit beside it"),
-            (r#"{"limit":5,"period":"soon"}"#, "period", "not a duration"),
-            (r#"{"limit":5,"period":60}"#, "period", "a duration"),
             (
                 r#"{"limit":5,"period":"1s","rate":{"limit":1,"period":"1s"}}"#,
                 "limit",
                 "leave one",
             ),
-            (r#"{"rate":true}"#, "rate", "an object"),
-            (r#"{"rate":[]}"#, "rate", "empty"),
             (r#"{"rate":[],"period":"1s"}"#, "rate", "empty"),
-            (r#"{"rate":"fast","period":"1s"}"#, "rate", "an object"),
-            (r#"{"rate":[1,2],"period":"1s"}"#, "rate[0]", "an object"),
             (r#"{"rate":true,"limit":5}"#, "rate", "an object"),
-            (r#"{"rate":-1}"#, "rate", "from 1"),
             (r#"{"rate":0}"#, "rate", "to pause"),
-            (r#"{"rate":{"limit":1}}"#, "rate.period", "is required"),
-            (r#"{"rate":{"period":"1s"}}"#, "rate.limit", "is required"),
-            (
-                r#"{"rate":{"limit":1,"periode":"1s"}}"#,
-                "rate.periode",
-                "`period`",
-            ),
             (
                 r#"{"rate":[{"limit":1,"period":"1s"},{"limit":1,"per":"1s"}]}"#,
                 "rate[1].per",
                 "`period`",
             ),
-            (r#"{"throttle":5}"#, "throttle", "an object"),
-            (r#"{"throttle":{"burst":5}}"#, "throttle.limit", "required"),
-            (
-                r#"{"throttle":{"interval":"1s","x":1}}"#,
-                "throttle.x",
-                "known are",
-            ),
-            (r#"{"max_per_second":0}"#, "max_per_second", "from 1"),
-            (r#"{"concurency":5}"#, "concurency", "`concurrency`"),
             (r#"{"concurrency":5,"until":"x"}"#, "until", "known are"),
-            (
-                r#"{"concurrency":5,"on_limit":"drop"}"#,
-                "on_limit",
-                "known",
-            ),
-            (
-                r#"{"concurrency":5,"expires_at":"2020-01-01T00:00:00Z"}"#,
-                "expires_at",
-                "has passed",
-            ),
-            (
-                r#"{"concurrency":5,"expires_at":"1960-01-01T00:00:00Z"}"#,
-                "expires_at",
-                "has passed",
-            ),
-            (
-                r#"{"concurrency":5,"expires_at":"tomorrow"}"#,
-                "expires_at",
-                "with its zone",
-            ),
             (
                 r#"{"concurrency":5,"expires_at":"2030-01-01T00:00:00"}"#,
                 "expires_at",
                 "with its zone",
             ),
             (
-                r#"{"concurrency":5,"expires_at":1893456000}"#,
-                "expires_at",
-                "not an integer",
-            ),
-            (
                 r#"{"concurrency":5,"expires_at":"2027-02-03T02:40:01Z"}"#,
                 "expires_at",
                 "is more than 366 days away",
             ),
-            (
-                r#"{"concurrency":5,"expires_at":"9999-12-31T23:59:59Z"}"#,
-                "expires_at",
-                "is more than 366 days away",
-            ),
-            (r#"{"concurrency":5,"reason":7}"#, "reason", "a string"),
-            (r#"{"concurrency":5,"by":{}}"#, "by", "a string"),
         ] {
             let error = set(body).expect_err(body);
             assert_eq!(error.field, field, "{body}: {error}");
@@ -396,20 +332,6 @@ mod tests {
             let config = read(body).unwrap_or_else(|error| panic!("{body}: {error}"));
             assert_eq!(line(&config.over(before.clone())), want, "{body}");
         }
-        for (body, field) in [
-            (r#"{"concurrency":"many"}"#, "concurrency"),
-            (r#"{"rate_limit":"fast"}"#, "rate_limit"),
-            (r#"{"rate_limit":0}"#, "rate_limit"),
-            (r#"{"rate_limit":1.5}"#, "rate_limit"),
-            (r#"{"rate_limit":{}}"#, "rate_limit.limit"),
-            (r#"{"rate_limit":{"limit":1}}"#, "rate_limit.period"),
-            (
-                r#"{"rate_limit":{"limit":1,"perod":"1s"}}"#,
-                "rate_limit.perod",
-            ),
-        ] {
-            assert_eq!(read(body).expect_err(body).field, field, "{body}");
-        }
     }
 
     #[test]
@@ -422,16 +344,7 @@ mod tests {
         let wrong = [
             ("[]", "body", "an object"),
             ("{}", "at", "is missing"),
-            (r#"{"at":5}"#, "at", "a string"),
-            (r#"{"at":"soon"}"#, "at", "a time"),
-            (r#"{"at":"2026-02-02T02:41:00"}"#, "at", "zone"),
-            (r#"{"at":"2026-02-02T02:39:00Z"}"#, "at", "has passed"),
-            (r#"{"at":"2036-02-02T02:39:00Z"}"#, "at", "366 days"),
-            (r#"{"after":30}"#, "after", "a duration"),
             (r#"{"after":"30"}"#, "after", "unit"),
-            (r#"{"after":"-PT1S"}"#, "after", "negative"),
-            (r#"{"after":"PT0S"}"#, "after", "more than nothing"),
-            (r#"{"after":"400d"}"#, "after", "366 days"),
             (
                 r#"{"after":"1s","at":"2026-02-02T02:41:00Z"}"#,
                 "after",

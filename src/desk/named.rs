@@ -311,18 +311,14 @@ fn waiting<'b>(whole: Json<'_>, sent: &'b [Option<Brought>]) -> Vec<(Arc<str>, &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::OnLimit;
 
     fn limited(n: usize) -> Limited {
-        Limited {
-            space: Space::Job,
-            key: Key::new(&format!("k{n}")).unwrap(),
-            limits: Limits::default(),
-            on_limit: OnLimit::Wait,
-            policy: Arc::from("job"),
-            cost: Default::default(),
-            share: None,
-        }
+        Limited::new(
+            Space::Job,
+            Key::new(&format!("k{n}")).unwrap(),
+            Limits::default(),
+            Arc::from("job"),
+        )
     }
 
     #[test]

@@ -10,9 +10,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::claims::TestClaim as _;
 use crate::held_jobs::held_of;
-use ojs_limit::{
-    Key, Limited, Limits, Measure, OnLimit, Served, Share, Space, Throttle, Timestamp,
-};
+use ojs_limit::{Key, Limited, Limits, Measure, Served, Share, Space, Throttle, Timestamp};
 use ojs_policy::Gate;
 use ojs_store::Claimed;
 use ojs_store::{Claim, Gen};
@@ -21,17 +19,16 @@ use ojs_store::{Claim, Gen};
 const MANY: usize = usize::MAX;
 
 fn limits(keys: &[&str]) -> Arc<[Limited]> {
-    let limited = keys.iter().map(|key| Limited {
-        space: Space::Job,
-        key: Key::new(key).unwrap(),
-        limits: Limits {
-            concurrency: Some(1),
-            ..Limits::default()
-        },
-        on_limit: OnLimit::Wait,
-        policy: Arc::from(*key),
-        cost: Default::default(),
-        share: None,
+    let limited = keys.iter().map(|key| {
+        Limited::new(
+            Space::Job,
+            Key::new(key).unwrap(),
+            Limits {
+                concurrency: Some(1),
+                ..Limits::default()
+            },
+            Arc::from(*key),
+        )
     });
     limited.collect()
 }

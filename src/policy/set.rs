@@ -460,18 +460,15 @@ mod tests {
     }
 
     fn own(key: &str, slots: Option<u32>) -> Limited {
-        Limited {
-            space: Space::Job,
-            key: Key::new(key).unwrap(),
-            limits: Limits {
+        Limited::new(
+            Space::Job,
+            Key::new(key).unwrap(),
+            Limits {
                 concurrency: slots,
                 ..Limits::default()
             },
-            on_limit: OnLimit::Wait,
-            policy: "job".into(),
-            cost: Default::default(),
-            share: None,
-        }
+            "job".into(),
+        )
     }
 
     fn job<'a>(queue: &'a str, kind: &'a str) -> JobView<'a> {

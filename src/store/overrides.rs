@@ -316,7 +316,6 @@ impl Overrides {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ojs_limit::{Rate, Throttle};
 
     fn key(name: &str) -> Key {
         Key::new(name).unwrap()
@@ -331,75 +330,6 @@ mod tests {
             expires_at: expires_at.map(Timestamp),
             ..Override::default()
         }
-    }
-
-    #[test]
-    fn parts_that_are_given_replace_and_the_rest_stays() {
-        let one = std::num::NonZeroU32::MIN;
-        let second = std::num::NonZeroU64::new(1_000_000).unwrap();
-        let rate = Rate {
-            limit: one,
-            period: second,
-            window: Default::default(),
-        };
-        let throttle = Throttle {
-            limit: one,
-            period: second,
-            burst: one,
-            measure: Default::default(),
-        };
-        let brought = Limits {
-            concurrency: Some(5),
-            rates: vec![rate.clone(), rate.clone()],
-            throttle: Some(throttle),
-        };
-        let nothing = Override::default();
-        assert_eq!(nothing.over(&brought), brought);
-        let paused = slots(0, None).over(&brought);
-        assert_eq!(paused.concurrency, Some(0));
-        assert_eq!(
-            (paused.rates.len(), paused.throttle),
-            (2, brought.throttle),
-            "absent parts stay"
-        );
-        let given = Override {
-            limits: Limits {
-                rates: vec![rate.clone()],
-                ..Limits::default()
-            },
-            ..Override::default()
-        };
-        assert_eq!(given.over(&brought).rates, std::slice::from_ref(&rate));
-        assert_eq!(
-            given.over(&Limits::default()).rates,
-            std::slice::from_ref(&rate)
-        );
-    }
-
-    #[test]
-    fn one_ends_at_its_time_and_not_before() {
-        let all = Overrides::default();
-        assert!(!all.any(Space::Job) && all.is_empty());
-        assert!(all.put(Space::Job, key("a"), Some(slots(1, Some(100)))));
-        assert!(all.put(Space::Queue, key("a"), Some(slots(2, Some(200)))));
-        assert!(all.put(Space::Job, key("b"), Some(slots(3, None))));
-        assert!(
-            all.get(Space::Job, &key("a"), Timestamp(99)).is_some(),
-            "until its time"
-        );
-        assert!(
-            all.get(Space::Job, &key("a"), Timestamp(100)).is_none(),
-            "though nobody took it away yet"
-        );
-        assert!(all.end_expired(Timestamp(99)).is_empty());
-        assert_eq!(all.end_expired(Timestamp(100)), [(Space::Job, key("a"))]);
-        assert_eq!(
-            all.end_expired(Timestamp(u64::MAX - 1)),
-            [(Space::Queue, key("a"))]
-        );
-        assert!(all.any(Space::Job) && !all.any(Space::Queue));
-        assert!(all.put(Space::Job, key("b"), None) && !all.put(Space::Job, key("b"), None));
-        assert!(all.is_empty());
     }
 
     #[test]

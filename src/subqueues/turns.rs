@@ -745,7 +745,7 @@ mod tests {
     use super::*;
     use crate::ToldNumbers;
     use crate::book::MayStart;
-    use ojs_limit::{Cost, Key, Limits, OnLimit, Space};
+    use ojs_limit::{Key, Limits, Space};
     use ojs_policy::subqueue::{COUNT, Flow, MOST};
 
     fn nothing_held() -> HashMap<Subqueue, HeldOfSubqueue> {
@@ -757,15 +757,12 @@ mod tests {
             concurrency: Some(1),
             ..Limits::default()
         };
-        [Limited {
-            space: Space::Job,
-            key: Key::new(key).unwrap(),
-            limits: slot,
-            on_limit: OnLimit::Wait,
-            policy: Arc::from("p"),
-            cost: Cost::ONE,
-            share: None,
-        }]
+        [Limited::new(
+            Space::Job,
+            Key::new(key).unwrap(),
+            slot,
+            Arc::from("p"),
+        )]
         .into()
     }
 

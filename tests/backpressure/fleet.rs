@@ -388,20 +388,6 @@ fn an_older_look_does_not_replace_a_newer_one() {
     assert_eq!(world.depth(), BOUND);
 }
 
-/// What workers take anywhere is filled again, through any sidecar.
-#[test]
-fn room_that_is_made_at_a_sibling_is_used() {
-    let mut world = World::new(2, true);
-    world.fill();
-    assert_eq!(world.depth(), BOUND);
-    for what in [0, 1, 2] {
-        world.step_fetch(1, what);
-    }
-    assert_eq!(world.depth(), BOUND - 2);
-    world.fill();
-    assert_eq!(world.depth(), BOUND);
-}
-
 /// What another sidecar holds waits, too.
 #[test]
 fn what_another_sidecar_holds_waits() {

@@ -3,43 +3,15 @@
 use ojs_throttle::config::Settings;
 
 use super::prelude::*;
+use crate::harness::table;
 use crate::sidecar::BEGIN;
 use crate::sidecar::simulated::Start;
 
 #[tokio::test(start_paused = true)]
-async fn each_wrong_field_is_named_and_changes_nothing() {
+async fn a_time_to_wait_that_is_none_is_named() {
     let (pair, client) = simulated(Lax::spec(), "").await;
     client.bound("q", json!({"max_depth": 1})).await;
-    for (backpressure, field) in [
-        (json!({"max_depth": -1}), "max_depth"),
-        (json!({"max_depth": 1.5}), "max_depth"),
-        (
-            json!({"max_depth": 9, "max_size_bytes": "8MiB"}),
-            "max_size_bytes",
-        ),
-        (
-            json!({"max_depth": 9, "strategy": "drop_newest"}),
-            "strategy",
-        ),
-        (
-            json!({"max_depth": 9, "warning_threshold": 1.5}),
-            "warning_threshold",
-        ),
-        (
-            json!({"max_depth": 9, "warning_threshold": "0.5"}),
-            "warning_threshold",
-        ),
-    ] {
-        let body = json!({"backpressure": backpressure, "concurrency": 7});
-        let reply = client.put(&config("q"), body).await;
-        assert_eq!(reply.status, 400, "{}", reply.text());
-        let named = &reply.json()["error"]["details"]["field"];
-        assert_eq!(named, &json!(format!("backpressure.{field}")));
-    }
-    let expected = json!({"queue": "q", "backpressure": {"max_depth": 1}});
-    assert_eq!(client.get(&config("q")).await.json(), expected);
     client.fill("q", 1).await;
-    full(&client.offer("q").await, "q", 1);
     for timeout in ["soon", "-1", "1e400", "NaN", ""] {
         let reply = client.offer_blocking("q", timeout).await;
         assert_eq!(reply.status, 400, "{timeout:?}: {}", reply.text());
@@ -152,54 +124,23 @@ fn the_file_is_checked() {
         ),
         ""
     );
-    for (queue, word) in [
-        (
-            "name = 'q'\nmax_depth = -1",
-            "`queue.max_depth` must be from 0",
-        ),
-        (
-            "name = 'q'\nmax_depth = '5'",
-            "`queue.max_depth` must be a whole number",
-        ),
-        (
-            "name = 'q'\nmax_size = 'big'",
-            "`queue.max_size` must be a size",
-        ),
-        (
-            "name = 'q'\nmax_size = 1\nmax_size_bytes = 1",
-            "stands beside",
-        ),
-        (
-            "name = 'q'\nmax_depth = 1\nstrategy = 'drop'",
-            "`queue.strategy` cannot be",
-        ),
-        (
-            "name = '*'\nmax_depth = 1\nstrategy = 'drop_oldest'",
-            "for every queue",
-        ),
-        (
-            "name = ['q', '?*']\nmax_depth = 1\nstrategy = 'drop_oldest'",
-            "for every queue",
-        ),
-        (
-            "name = 'q'\nmax_depth = 1\nwarning_threshold = 1.2",
-            "`queue.warning_threshold` must be from 0 to 1",
-        ),
-        (
-            "name = 'q'\nmax_depth = 1\nblock_timeout_max = '40s'",
-            "`queue.block_timeout_max` must be",
-        ),
-        (
-            "name = 'q'\nenqueue_rate = { limit = 0, period = '1s' }",
-            "out of range",
-        ),
-        (
-            "name = 'q'\nenqueue_rate = { limit = 1 }",
-            "needs a `period`",
-        ),
-        ("name = 'q'\nmax_dept = 1", "did you mean `max_depth`"),
-        ("name = 'q'", "no limit and no bound"),
-    ] {
+    let wrong = r#"
+        name = 'q' | max_depth = -1 => `queue.max_depth` must be from 0
+        name = 'q' | max_depth = '5' => `queue.max_depth` must be a whole number
+        name = 'q' | max_size = 'big' => `queue.max_size` must be a size
+        name = 'q' | max_size = 1 | max_size_bytes = 1 => stands beside
+        name = 'q' | max_depth = 1 | strategy = 'drop' => `queue.strategy` cannot be
+        name = '*' | max_depth = 1 | strategy = 'drop_oldest' => for every queue
+        name = ['q', '?*'] | max_depth = 1 | strategy = 'drop_oldest' => for every queue
+        name = 'q' | max_depth = 1 | warning_threshold = 1.2 => `queue.warning_threshold` must be from 0 to 1
+        name = 'q' | max_depth = 1 | block_timeout_max = '40s' => `queue.block_timeout_max` must be
+        name = 'q' | enqueue_rate = { limit = 0, period = '1s' } => out of range
+        name = 'q' | enqueue_rate = { limit = 1 } => needs a `period`
+        name = 'q' | max_dept = 1 => did you mean `max_depth`
+        name = 'q' => no limit and no bound
+    "#;
+    for (queue, word) in table(wrong) {
+        let queue = &queue.replace(" | ", "\n");
         let said = problems(queue);
         assert!(said.contains(word), "{queue}: {said}");
     }

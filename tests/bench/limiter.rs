@@ -10,9 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use mimalloc::MiMalloc;
-use ojs_throttle::limit::{
-    Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Throttle, Timestamp,
-};
+use ojs_throttle::limit::{Key, KeyState, Limited, Limits, Rate, Space, Throttle, Timestamp};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{Claim, Claimed, Gen, Ledger, LedgerExt, Verdict};
 
@@ -107,15 +105,7 @@ fn key(n: usize) -> Key {
 
 fn limited(n: usize, limits: &Limits) -> Arc<[Limited]> {
     let policy = Arc::from("bench");
-    Arc::from([Limited {
-        space: Space::Job,
-        key: key(n),
-        limits: limits.clone(),
-        on_limit: OnLimit::Wait,
-        policy,
-        cost: Default::default(),
-        share: None,
-    }])
+    Arc::from([Limited::new(Space::Job, key(n), limits.clone(), policy)])
 }
 
 fn claimed(n: usize, limited: Arc<[Limited]>) -> Claimed {

@@ -9,7 +9,7 @@ use ojs_throttle::backend::Lax;
 
 use super::entry;
 use super::prelude::*;
-use crate::process::http::{Conn, ack, enqueue, fetch, get};
+use crate::process::http::{Conn, ack, enqueue, get, poll};
 use crate::servers::port;
 use crate::servers::redis::RedisServer;
 use crate::servers::vendor::VendorCall;
@@ -46,7 +46,7 @@ const JOBS: &str = "[[policy]]\nname = 'p'\nkey = 'vendor'\nmatch = { queue = 'q
 fn works(way: &Way, vendor: SocketAddr, name: &str, ends: &AtomicBool) {
     let mut direct = Conn::open(vendor);
     while !ends.load(Ordering::SeqCst) {
-        for job in fetch(way.sidecar.data, "q", 1, name).jobs() {
+        for job in poll(way.sidecar.data, "q", 1, name) {
             assert!(direct.ask("GET", "/job", "").status < 500);
             assert_eq!(ack(way.sidecar.data, &job, name).status, 200);
         }

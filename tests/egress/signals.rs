@@ -4,6 +4,7 @@ use ojs_throttle::net::Net;
 use tokio::io::AsyncWriteExt as _;
 
 use super::prelude::*;
+use crate::harness::table;
 use crate::servers::vendor::VendorCall;
 
 /// The vendor's first answer is this; then all is well. How long after it the next call of another path comes there,
@@ -46,152 +47,83 @@ fn head(text: &str) -> Answer {
 const KEY: &str = "key = 'vendor'\nconcurrency = 100";
 
 /// Heads as vendors send them at 2026-02-02T02:40:00Z, which is 1770000000, and for how many seconds they shut the key.
-const SAID: &[(&str, f64)] = &[
-    // Each spelling of the time.
-    ("429 | Retry-After: 7", 7.0),
-    ("429 | Retry-After: 1.5", 1.5),
-    ("429 | Retry-After: Mon, 02 Feb 2026 02:41:00 GMT", 60.0),
-    ("429 | retry-after-ms: 1250 | retry-after: 2", 1.25),
-    ("429 | retry-after-ms: 250 | retry-after: 9", 9.0),
-    ("429 | Retry-After: 3 | Retry-After: 8", 8.0),
-    ("429 | X-RateLimit-Retry-After: 4", 4.0),
-    ("429 | X-RateLimit-Reset: 60", 60.0),
-    ("429 | X-RateLimit-Reset: 30s", 30.0),
-    ("429 | X-RateLimit-Reset: 6m0s", 360.0),
-    ("429 | X-RateLimit-Reset: 2026-02-02T02:41:30Z", 90.0),
-    (
-        "429 | X-RateLimit-Reset: Mon, 02 Feb 2026 02:41:00 GMT",
-        60.0,
-    ),
-    ("429 | X-RateLimit-Reset: 1770000045", 45.0),
-    ("429 | X-RateLimit-Reset: 1770000045500", 45.5),
-    ("429 | X-RateLimit-Reset-After: 25", 25.0),
-    ("429 | X-Rate-Limit-Reset: 1770000045", 45.0),
-    (
-        "429 | X-Rate-Limit-Reset: 600 | X-Rate-Limit-Remaining: 0",
-        600.0,
-    ),
-    ("429 | RateLimit-Reset: 9 | RateLimit-Remaining: 0", 9.0),
-    ("429 | x-ratelimit-reset-requests: 6m0s", 360.0),
-    ("429 | x-ratelimit-reset-requests: 60", 60.0),
-    ("429 | x-ratelimit-reset-tokens: 1m30s", 90.0),
-    ("429 | x-ratelimit-reset-tokens: 7.659999999s", 7.66),
-    // A list may stand in several lines, and a name may have a comma.
-    (
-        "429 | RateLimit: \"a\";r=5;t=99 | RateLimit: \"b\";r=0;t=12",
-        12.0,
-    ),
-    (
-        "429 | RateLimit: \"a,r=0;t=9\";r=5;t=99, \"b\\\",c\";r=0;t=12",
-        12.0,
-    ),
-    ("200 | RateLimit: \"a, b\";r=0;t=12", 12.0),
-    ("429 | RateLimit: limit=100, remaining=0, reset=12", 12.0),
-    // What is absurd is as long as may be; what is over, or none, is no time.
-    (
-        "429 | Retry-After: 99999999999999999999999999999999999999999999",
-        900.0,
-    ),
-    (
-        "429 | X-RateLimit-Reset: 99999999999999999999999999999999999999",
-        900.0,
-    ),
-    ("429 | X-RateLimit-Reset: 1760000000", 10.0),
-    ("429 | Retry-After: 0", 10.0),
-    ("429 | Retry-After: inf", 10.0),
-    ("429 | Retry-After: -5", 10.0),
-    ("429", 10.0),
-    // The vendor's limit is another one: there is something left of this.
-    (
-        "429 | X-RateLimit-Reset: 1770003000 | X-RateLimit-Remaining: 4800",
-        10.0,
-    ),
-    // A bucket is told by when it will be full; the next call may come long before that.
-    (
-        "429 | x-ratelimit-limit-requests: 60 | x-ratelimit-remaining-requests: 0 | x-ratelimit-reset-requests: 6m0s",
-        6.0,
-    ),
-    (
-        "200 | x-ratelimit-limit-requests: 60 | x-ratelimit-remaining-requests: 0 | x-ratelimit-reset-requests: 6m0s",
-        6.0,
-    ),
-    (
-        "200 | x-ratelimit-limit-requests: 60 | x-ratelimit-remaining-requests: 1 | x-ratelimit-reset-requests: 5m54s",
-        0.0,
-    ),
-    // Nobody knows how many tokens the next call wants.
-    (
-        "429 | x-ratelimit-limit-tokens: 9000 | x-ratelimit-remaining-tokens: 0 | x-ratelimit-reset-tokens: 1m30s",
-        10.0,
-    ),
-    (
-        "429 | x-ratelimit-limit-tokens: 9000 | x-ratelimit-remaining-tokens: 0 | x-ratelimit-reset-tokens: 3s",
-        3.0,
-    ),
-    (
-        "200 | x-ratelimit-limit-tokens: 9000 | x-ratelimit-remaining-tokens: 0 | x-ratelimit-reset-tokens: 1m30s",
-        0.0,
-    ),
-    // Of other answers, only those that mean the same.
-    ("503 | Retry-After: 7", 7.0),
-    ("529 | Retry-After: 7", 7.0),
-    ("403 | Retry-After: 7", 7.0),
-    (
-        "403 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 1770000045",
-        45.0,
-    ),
-    (
-        "200 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 1770000045",
-        45.0,
-    ),
-    ("503", 0.0),
-    ("529", 0.0),
-    ("403", 0.0),
-    ("500 | Retry-After: 7", 0.0),
-    ("202 | Retry-After: 7", 0.0),
-    ("200 | X-RateLimit-Reset: 60", 0.0),
-    ("503 | X-RateLimit-Reset: 60", 0.0),
-    (
-        "403 | X-RateLimit-Reset: 1770000045 | X-RateLimit-Remaining: 12",
-        0.0,
-    ),
-    // GitHub's search has a budget of its own, Discord's route too.
-    (
-        "200 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 45 | X-RateLimit-Resource: search",
-        0.0,
-    ),
-    (
-        "403 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 45 | X-RateLimit-Resource: search",
-        0.0,
-    ),
-    (
-        "429 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 45 | X-RateLimit-Resource: search",
-        0.0,
-    ),
-    (
-        "403 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 45 | X-RateLimit-Resource: core",
-        45.0,
-    ),
-    (
-        "200 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset-After: 45 | X-RateLimit-Bucket: abcd",
-        0.0,
-    ),
-    // But who is told to go away is.
-    (
-        "403 | Retry-After: 7 | X-RateLimit-Remaining: 29 | X-RateLimit-Resource: search",
-        7.0,
-    ),
-    (
-        "429 | Retry-After: 7 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 45 | X-RateLimit-Resource: search",
-        7.0,
-    ),
-];
+const SAID: &str = r#"
+// Each spelling of the time.
+429 | Retry-After: 7 => 7.0
+429 | Retry-After: 1.5 => 1.5
+429 | Retry-After: Mon, 02 Feb 2026 02:41:00 GMT => 60.0
+429 | retry-after-ms: 1250 | retry-after: 2 => 1.25
+429 | retry-after-ms: 250 | retry-after: 9 => 9.0
+429 | Retry-After: 3 | Retry-After: 8 => 8.0
+429 | X-RateLimit-Retry-After: 4 => 4.0
+429 | X-RateLimit-Reset: 60 => 60.0
+429 | X-RateLimit-Reset: 30s => 30.0
+429 | X-RateLimit-Reset: 6m0s => 360.0
+429 | X-RateLimit-Reset: 2026-02-02T02:41:30Z => 90.0
+429 | X-RateLimit-Reset: Mon, 02 Feb 2026 02:41:00 GMT => 60.0
+429 | X-RateLimit-Reset: 1770000045 => 45.0
+429 | X-RateLimit-Reset: 1770000045500 => 45.5
+429 | X-RateLimit-Reset-After: 25 => 25.0
+429 | X-Rate-Limit-Reset: 1770000045 => 45.0
+429 | X-Rate-Limit-Reset: 600 | X-Rate-Limit-Remaining: 0 => 600.0
+429 | RateLimit-Reset: 9 | RateLimit-Remaining: 0 => 9.0
+429 | x-ratelimit-reset-requests: 6m0s => 360.0
+429 | x-ratelimit-reset-requests: 60 => 60.0
+429 | x-ratelimit-reset-tokens: 1m30s => 90.0
+429 | x-ratelimit-reset-tokens: 7.659999999s => 7.66
+// A list may stand in several lines, and a name may have a comma.
+429 | RateLimit: "a";r=5;t=99 | RateLimit: "b";r=0;t=12 => 12.0
+429 | RateLimit: "a,r=0;t=9";r=5;t=99, "b\",c";r=0;t=12 => 12.0
+200 | RateLimit: "a, b";r=0;t=12 => 12.0
+429 | RateLimit: limit=100, remaining=0, reset=12 => 12.0
+// What is absurd is as long as may be; what is over, or none, is no time.
+429 | Retry-After: 99999999999999999999999999999999999999999999 => 900.0
+429 | X-RateLimit-Reset: 99999999999999999999999999999999999999 => 900.0
+429 | X-RateLimit-Reset: 1760000000 => 10.0
+429 | Retry-After: 0 => 10.0
+429 | Retry-After: inf => 10.0
+429 | Retry-After: -5 => 10.0
+429 => 10.0
+// The vendor's limit is another one: there is something left of this.
+429 | X-RateLimit-Reset: 1770003000 | X-RateLimit-Remaining: 4800 => 10.0
+// A bucket is told by when it will be full; the next call may come long before that.
+429 | x-ratelimit-limit-requests: 60 | x-ratelimit-remaining-requests: 0 | x-ratelimit-reset-requests: 6m0s => 6.0
+200 | x-ratelimit-limit-requests: 60 | x-ratelimit-remaining-requests: 0 | x-ratelimit-reset-requests: 6m0s => 6.0
+200 | x-ratelimit-limit-requests: 60 | x-ratelimit-remaining-requests: 1 | x-ratelimit-reset-requests: 5m54s => 0.0
+// Nobody knows how many tokens the next call wants.
+429 | x-ratelimit-limit-tokens: 9000 | x-ratelimit-remaining-tokens: 0 | x-ratelimit-reset-tokens: 1m30s => 10.0
+429 | x-ratelimit-limit-tokens: 9000 | x-ratelimit-remaining-tokens: 0 | x-ratelimit-reset-tokens: 3s => 3.0
+200 | x-ratelimit-limit-tokens: 9000 | x-ratelimit-remaining-tokens: 0 | x-ratelimit-reset-tokens: 1m30s => 0.0
+// Of other answers, only those that mean the same.
+503 | Retry-After: 7 => 7.0
+529 | Retry-After: 7 => 7.0
+403 | Retry-After: 7 => 7.0
+403 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 1770000045 => 45.0
+200 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 1770000045 => 45.0
+503 => 0.0
+529 => 0.0
+403 => 0.0
+500 | Retry-After: 7 => 0.0
+202 | Retry-After: 7 => 0.0
+200 | X-RateLimit-Reset: 60 => 0.0
+503 | X-RateLimit-Reset: 60 => 0.0
+403 | X-RateLimit-Reset: 1770000045 | X-RateLimit-Remaining: 12 => 0.0
+// GitHub's search has a budget of its own, Discord's route too.
+200 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 45 | X-RateLimit-Resource: search => 0.0
+403 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 45 | X-RateLimit-Resource: search => 0.0
+429 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 45 | X-RateLimit-Resource: search => 0.0
+403 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 45 | X-RateLimit-Resource: core => 45.0
+200 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset-After: 45 | X-RateLimit-Bucket: abcd => 0.0
+// But who is told to go away is.
+403 | Retry-After: 7 | X-RateLimit-Remaining: 29 | X-RateLimit-Resource: search => 7.0
+429 | Retry-After: 7 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 45 | X-RateLimit-Resource: search => 7.0
+"#;
 
 #[tokio::test(start_paused = true)]
 async fn the_key_is_shut_for_as_long_as_the_head_says() {
-    for (said, seconds) in SAID {
+    for (said, seconds) in table(SAID) {
         let pause = pause_after(KEY, "", head(said)).await;
-        let least = (seconds * 1_000.0) as u64;
+        let least = (seconds.parse::<f64>().unwrap() * 1_000.0) as u64;
         // The default may be a tenth longer, and a time in whole seconds began a little ago.
         let most = least + least / 10 + 60;
         assert!(

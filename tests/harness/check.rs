@@ -6,11 +6,9 @@ use std::time::Duration;
 use ojs_throttle::backend::EventKind;
 use tokio::time::Instant;
 
+use super::EARLY;
 use super::judge::Judge;
 use super::ledger::Claimed;
-
-/// How early a start may leave, and so how much closer two may stand than was said.
-const EARLY: Duration = Duration::from_millis(5);
 
 impl Judge {
     /// What holds in every world.

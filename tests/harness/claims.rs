@@ -1,6 +1,6 @@
 //! Claims for unit tests of several crates.
 
-use ojs_limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
+use ojs_limit::{Key, Limited, Limits, Space, Timestamp};
 use ojs_store::{Claim, Gen};
 
 /// Makes claims for tests.
@@ -20,15 +20,12 @@ pub trait TestClaim {
 
     /// The first claim of a job under a key `k` that limits nothing: the job has a row while it is out.
     fn limited(job: &str) -> Claim {
-        let limited = Limited {
-            space: Space::Job,
-            key: Key::new("k").unwrap(),
-            limits: Limits::default(),
-            on_limit: OnLimit::Wait,
-            policy: "p".into(),
-            cost: Default::default(),
-            share: None,
-        };
+        let limited = Limited::new(
+            Space::Job,
+            Key::new("k").unwrap(),
+            Limits::default(),
+            "p".into(),
+        );
         Claim {
             limited: [limited].into(),
             ..Claim::of(job)

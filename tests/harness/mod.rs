@@ -38,6 +38,21 @@ pub use runner::{Ctx, Scenario, pick};
 pub use worker::Worker;
 pub use world::{Sidecar, World};
 
+/// The rows of a table that is written as text: a line each, with `=>` between what is given and what comes of it. Lines
+/// that begin as comments do say why.
+pub fn table(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = text.lines().map(str::trim);
+    let rows = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
+    rows.map(|row| {
+        row.split_once(" => ")
+            .unwrap_or_else(|| panic!("no row: {row}"))
+    })
+}
+
+/// How early a start may leave, as the manual says it, and so how much closer two may stand than was said: to all judges
+/// of the tests.
+pub const EARLY: std::time::Duration = std::time::Duration::from_millis(5);
+
 /// Asserts that something took less than that.
 #[track_caller]
 pub fn assert_within(took: std::time::Duration, most: std::time::Duration, what: &str) {

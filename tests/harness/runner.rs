@@ -54,8 +54,8 @@ type Run = Pin<Box<dyn Future<Output = Judge>>>;
 /// One scenario.
 pub struct Scenario {
     pub name: &'static str,
-    /// Runs in simulation.
-    pub seeds: u64,
+    /// Runs in simulation, by day and at night.
+    pub seeds: [u64; 2],
     /// How many kinds of it there are, which follow each other as the seeds do.
     pub kinds: u64,
     /// Whether it is about a limit: without the limit its checks must fail.
@@ -73,7 +73,10 @@ impl Scenario {
     pub fn simulate(&self) {
         let seeds: Vec<u64> = match (said("SEED"), said("SEEDS")) {
             (Some(seed), _) => vec![seed],
-            (None, seeds) => (1..=seeds.unwrap_or(self.seeds)).collect(),
+            (None, seeds) => {
+                let own = self.seeds[usize::from(said("NIGHTLY").is_some())];
+                (1..=seeds.unwrap_or(own)).collect()
+            }
         };
         for seed in seeds {
             let mut judge = self.run(Ctx {
@@ -200,17 +203,18 @@ fn watch_panics() {
     });
 }
 
-/// The list of scenarios, a test for each, and two for all together: `name: seeds` and what else holds for it. `limit`: its
+/// The list of scenarios, a test for each, and two for all together: `name: seeds` and what else holds for it. `| N`: so
+/// many are run by day, and N at night; `limit`: its
 /// checks must fail without limits; `real`: its first kind also runs over real sockets;
 /// `each`: all of its kinds do; `/ N`: it has N kinds, by seed.
 #[macro_export]
 macro_rules! scenarios {
-    ($($module:ident :: $name:ident : $seeds:literal $(/ $kinds:literal)? $($flag:ident)*;)*) => {
+    ($($module:ident :: $name:ident : $seeds:literal $(| $all:literal)? $(/ $kinds:literal)? $($flag:ident)*;)*) => {
         /// All scenarios.
         fn all() -> Vec<$crate::harness::Scenario> {
             vec![$($crate::harness::Scenario {
                 name: stringify!($name),
-                seeds: $seeds,
+                seeds: [$seeds, [$seeds $(, $all)?].into_iter().max().unwrap_or($seeds)],
                 kinds: [1 $(, $kinds)?].into_iter().max().unwrap_or(1),
                 limits: [$(stringify!($flag)),*].contains(&"limit"),
                 real: match [$(stringify!($flag)),*].last() {

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::process::http::{ack, ask, fetch};
-use crate::servers::connections;
 
 /// Lets the page, and nobody else, change what is in force.
 pub const TOKEN: &str = "a-token-of-the-tests";
@@ -67,10 +66,10 @@ impl Record {
     /// Jobs one after the other, each for 20 ms, until it is told to stop.
     pub fn work(&self, to: SocketAddr, queue: &str, worker: &str, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
-            for job in self.fetch(to, queue, 1, worker) {
-                std::thread::sleep(Duration::from_millis(20));
-                self.ack(to, &job);
-            }
+            let jobs = self.fetch(to, queue, 1, worker);
+            // Each job takes so long, and a look in vain too.
+            std::thread::sleep(Duration::from_millis(20));
+            jobs.iter().for_each(|job| self.ack(to, job));
         }
     }
 
@@ -95,26 +94,6 @@ pub fn enqueue_all(to: SocketAddr, jobs: &[Value]) {
         let stored = ask(to, "POST", "/ojs/v1/jobs/batch", &batch);
         assert_eq!(stored.status, 201, "{stored:?}");
     }
-}
-
-/// A server that answers each request with what `says` has for its method and path, until the test program ends.
-pub fn site(says: impl Fn(&str) -> String + Send + Sync + 'static) -> SocketAddr {
-    connections::each(move |stream| {
-        let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
-        let asked = lines.next().unwrap_or_default();
-        lines.take_while(|line| !line.is_empty()).for_each(drop);
-        let body = says(asked.trim_end_matches(" HTTP/1.1"));
-        let kind = match body.starts_with('<') {
-            true => "text/html",
-            false => "application/json",
-        };
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-            body.len()
-        );
-        // Who asked may have hung up.
-        (&stream).write_all((head + &body).as_bytes()).ok();
-    })
 }
 
 /// The pushes of a state's stream: when each was there since the question, and how many bytes it has.

@@ -339,11 +339,11 @@ fn what_lies_in_subqueues_and_who_reads_it_is_told() {
     let one = told("subqueues", "q: written and read; 2 jobs wait in 2 of 256").unwrap();
     assert_eq!(one["level"], "ok", "{one}");
     // No worker asks.
-    let unasked = until("that nobody asks for them", || {
-        told(
-            "subqueues",
-            "nobody has asked for the jobs in 2 subqueues of queue \"q\"",
-        )
+    wait("that nobody asks for them", || {
+        let told = get(sidecar.admin, "/throttle/v1/subqueues").json();
+        told["queues"][0]["spread"]["unclaimed"] == 2
     });
+    let words = "nobody has asked for the jobs in 2 subqueues of queue \"q\"";
+    let unasked = told("subqueues", words).unwrap();
     assert_eq!(unasked["level"], "warn", "{unasked}");
 }

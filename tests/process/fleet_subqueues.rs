@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::http::poll;
 use super::on_redis::fleet::know_each_other;
 use ojs_throttle::policy::subqueue::Spread;
 
@@ -611,7 +612,7 @@ pub fn a_window_is_shared_by_weight(url: &str, sidecars: usize) {
                 let (stop, to, name) = (&stop, sidecar.data, format!("w{nth}-{worker}"));
                 threads.spawn(move || {
                     while !stop.load(Ordering::SeqCst) {
-                        let jobs = fetch(to, "q", 20, &name).jobs();
+                        let jobs = poll(to, "q", 20, &name);
                         jobs.iter().for_each(|job| drop(ack(to, job, &name)));
                     }
                 });

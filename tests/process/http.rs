@@ -132,6 +132,15 @@ pub fn fetch(to: SocketAddr, queue: &str, count: usize, worker: &str) -> Reply {
     ask(to, "POST", "/ojs/v1/workers/fetch", &body.to_string())
 }
 
+/// As a worker that runs jobs asks: where it gets none it rests for a moment, and leaves the processor to others.
+pub fn poll(to: SocketAddr, queue: &str, count: usize, worker: &str) -> Vec<String> {
+    let jobs = fetch(to, queue, count, worker).jobs();
+    if jobs.is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    jobs
+}
+
 /// Has a worker sent away empty, and lets it sleep: from its next FETCH on it is known to poll, and waits longer.
 pub fn polls(to: SocketAddr, queue: &str, worker: &str) {
     assert!(fetch(to, queue, 1, worker).jobs().is_empty());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::http::poll;
 use super::prelude::*;
 use super::trace::Run;
 
@@ -23,7 +24,7 @@ impl Ledger {
         while self.done.lock().unwrap().len() < all {
             assert!(Instant::now() < deadline, "not done in two minutes");
             let asked = Instant::now();
-            for job in fetch(to, "q", 1, worker).jobs() {
+            for job in poll(to, "q", 1, worker) {
                 let got = Instant::now();
                 let out = self.out.fetch_add(1, Ordering::SeqCst) + 1;
                 self.most.fetch_max(out, Ordering::SeqCst);

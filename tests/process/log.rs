@@ -1,10 +1,11 @@
 //! What is logged, and what never is.
 
-use std::io::{BufRead as _, Read as _, Write as _};
+use std::io::BufRead as _;
 
 use super::http::nack;
 use super::outage::nonsense as always;
 use super::prelude::*;
+use crate::servers::vendor::{Answer, Vendor};
 
 const ONE: &str = "[upstream]\ntoken = \"CANARY-token\"\n[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 
@@ -223,23 +224,13 @@ fn what_is_refused_is_found_at_debug() {
 }
 
 /// A backend that has two jobs of the queue `q`, of which the second has this id.
-fn with_two_jobs(id: &str) -> SocketAddr {
+fn with_two_jobs(id: &str) -> Vendor {
     let job = |id: &str| json!({"id": id, "type": "t", "queue": "q", "state": "active", "attempt": 1, "args": []});
     let jobs = Mutex::new(Some(json!({"jobs": [job("first"), job(id)]})));
-    connections::each(move |mut stream| {
-        let mut asked = vec![0; 1 << 16];
-        let read = stream.read(&mut asked).unwrap_or(0);
-        let is_fetch = asked[..read].starts_with(b"POST /ojs/v1/workers/fetch ");
-        let given = if is_fetch {
-            jobs.lock().unwrap().take()
-        } else {
-            None
-        };
-        let body = given.unwrap_or_else(|| json!({"jobs": [], "state": "discarded"}));
-        let body = body.to_string();
-        let head = "HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nContent-Type: application/json\r\nConnection: close";
-        let reply = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        drop(stream.write_all(reply.as_bytes()));
+    Vendor::start(move |call| {
+        let is_fetch = call.target() == "/ojs/v1/workers/fetch";
+        let given = is_fetch.then(|| jobs.lock().unwrap().take()).flatten();
+        Answer::ojs(given.unwrap_or_else(|| json!({"jobs": [], "state": "discarded"})))
     })
 }
 
@@ -249,7 +240,8 @@ fn an_id_writes_no_line_of_its_own() {
     let id = format!("a\n2026 ERROR forged \u{1b}[31m{}", "x".repeat(1_000));
     let drops = "[[policy]]\nname = \"d\"\nmatch = { queue = \"q\" }\n\
         rate = { limit = 1, period = \"1h\" }\non_limit = \"drop\"\n";
-    let text = config(with_two_jobs(&id), "log_level = \"debug\"", drops);
+    let backend = with_two_jobs(&id);
+    let text = config(backend.addr, "log_level = \"debug\"", drops);
     let sidecar = Sidecar::run(&text);
     assert_eq!(fetch(sidecar.data, "q", 2, "w").jobs(), ["first"]);
     let forged = || {

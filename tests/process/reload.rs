@@ -579,7 +579,7 @@ fn work(data: SocketAddr, stop: &AtomicBool) -> (usize, Duration) {
 /// Reloads under load lose no request, change no count and leak nothing.
 #[test]
 fn hundreds_of_reloads_under_load() {
-    const RELOADS: u32 = 400;
+    const RELOADS: u32 = 200;
     let f = Following::start();
     let data = f.sidecar.data;
     let stop = AtomicBool::new(false);

@@ -5,6 +5,7 @@ use std::process::{Child, ExitStatus};
 
 use super::hole::Hole;
 use super::prelude::*;
+use crate::servers::vendor::{Answer, Stops, Vendor, VendorCall};
 
 const ONE: &str =
     "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 1\n";
@@ -98,38 +99,17 @@ fn held_jobs_that_nobody_fetches_are_kept_to_the_end_and_named() {
     assert_eq!(named, 19, "{line}");
 }
 
-/// A backend that says what it is, and answers nothing else; and how often it was asked for its running jobs.
-fn silent() -> (SocketAddr, Arc<AtomicUsize>) {
-    let asked = Arc::<AtomicUsize>::default();
-    let lists = Arc::clone(&asked);
-    (
-        connections::each(move |stream| hear(&stream, &lists)),
-        asked,
-    )
-}
-
-fn hear(stream: &TcpStream, lists: &AtomicUsize) {
-    let mut requests = BufReader::new(stream).lines().map_while(Result::ok);
-    while let Some(line) = requests.find(|line| line.starts_with("GET ")) {
-        if line.contains("/ojs/manifest") {
-            // Whether it is still there to hear it does not matter.
-            drop(
-                (&*stream).write_all(
-                    b"HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nContent-Length: 2\r\n\r\n{}",
-                ),
-            );
-        } else if line.contains("state=active") {
-            lists.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-}
-
 #[test]
 fn a_stop_is_heard_while_the_backend_is_asked_what_runs() {
-    let (backend, lists) = silent();
-    let (dir, command) = run_with(config(backend, "", ONE));
+    // It says what it is, and answers nothing else.
+    let backend = Vendor::start(|call| match call.target() {
+        "/ojs/manifest" => Answer::ojs("{}"),
+        _ => Answer::ok().never(Stops::Hangs),
+    });
+    let (dir, command) = run_with(config(backend.addr, "", ONE));
     let mut sidecar = Sidecar::begin(command, dir);
-    wait("it asks what runs", || lists.load(Ordering::SeqCst) > 0);
+    let asks = |call: &VendorCall| call.target().contains("state=active");
+    wait("it asks what runs", || backend.calls().iter().any(asks));
     let ready = |line: &String| line.ends_with(" ready");
     assert!(!sidecar.lines().iter().any(ready), "{}", sidecar.log());
     let begun = Instant::now();

@@ -6,9 +6,7 @@
 //! wrong.
 
 use super::prelude::*;
-
-/// How early a start may be.
-const EARLY: Duration = Duration::from_millis(5);
+use crate::harness::EARLY;
 
 /// One run of a job, as its worker saw it.
 #[derive(Clone, Copy)]

@@ -60,6 +60,14 @@ fn wrong() -> Vec<(Value, &'static str)> {
             json!({"key": "k", "rate": {"limit": 1, "period": 60}}),
             ".rate.period",
         ),
+        (
+            json!({"key": "k", "throttle": {"interval": "1s", "limit": 1}}),
+            ".throttle.limit",
+        ),
+        (
+            json!({"key": "k", "max_per_second": 2_000_000}),
+            ".max_per_second",
+        ),
     ]
 }
 

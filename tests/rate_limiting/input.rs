@@ -2,6 +2,7 @@
 //! large, unknown or missing: 400 with the field and what would be right, and nothing is changed.
 
 use super::prelude::*;
+use crate::harness::table;
 
 /// What a field takes.
 #[derive(Clone, Copy)]
@@ -614,6 +615,23 @@ async fn nacked(error: Value) -> (u16, Value) {
     (status, rig.inspect("k").await["shut_until"].clone())
 }
 
+/// Limits with a slip in them, and how the answer begins.
+const SLIPS: &str = r#"
+{"key":"k","concurency":1} => concurency: is not known here; did you mean `concurrency`?
+{"key":"k","concurrency":1,"onLimit":"drop"} => onLimit: is not known here; did you mean `on_limit`?
+{"key":"k","concurrency":1,"limti":5} => limti: is not known here; did you mean `limit`?
+{"key":"k","interval":"1s"} => interval: is not known here; it belongs in `throttle`
+{"key":"k","rate":{"limit":1,"period":"1s","windo":"fixed"}} => rate.windo: is not known here; did you mean `window`?
+{"key":"k","rate":[{"limit":1,"period":"1s","concurrency":1}]} => rate[0].concurrency: is not known here; it belongs beside `key`
+{"key":"k","throttle":{"interval":"1s","brust":3}} => throttle.brust: is not known here; did you mean `burst`?
+{"key":"k","limit":1,"period":"1m","rate":{"limit":50,"period":"1m"}} => limit: says the same as rate
+{"key":"k","period":"1m","rate":{"limit":50,"period":"1h"}} => period: needs a limit beside it
+{"key":"k","period":"1m"} => period: needs a limit beside it
+{"key":"k","concurrency":1,"rate":[]} => rate: is an empty list
+{"key":"k","slots":1} => slots: is not known, and nothing beside it is a limit; known are key, 
+{"key":"k","concurrency":1,"on_limit":"explode"} => on_limit: cannot be "explode"; write "wait" or "reschedule"
+"#;
+
 /// A job whose limits have a slip in them, in any of their places, is not stored; what another text may mean is
 /// not looked at.
 #[tokio::test(start_paused = true)]
@@ -638,31 +656,28 @@ async fn slips_in_what_a_job_brings() {
         rig.client.post("/ojs/v1/jobs", body).await
     };
     for (at, job) in places {
-        for (limits, field) in [
-            (r#"{"key":"k","concurency":1}"#, "concurency"),
-            (r#"{"key":"k","concurrency":1,"onLimit":"drop"}"#, "onLimit"),
-            (
-                r#"{"key":"k","limit":1,"period":"1m","rate":{"limit":9,"period":"1m"}}"#,
-                "limit",
-            ),
-            (r#"{"key":"k","period":"1m"}"#, "period"),
-            (r#"{"key":"k","concurrency":1,"limti":5}"#, "limti"),
-            (
-                r#"{"key":"k","throttle":{"interval":"1s","brust":5}}"#,
-                "throttle.brust",
-            ),
-        ] {
+        for (limits, says) in table(SLIPS) {
             let reply = send(job, limits).await;
             assert_eq!(reply.status, 400, "{at} {limits}: {}", reply.text());
-            let named = &reply.json()["error"]["details"]["field"];
-            assert_eq!(*named, format!("{at}.{field}"), "{}", reply.text());
+            let error = &reply.json()["error"];
+            let (field, _) = says.split_once(": ").unwrap();
+            assert_eq!(error["details"]["field"], format!("{at}.{field}"));
+            let message = error["message"].as_str().unwrap();
+            assert!(message.starts_with(&format!("{at}.{says}")), "{message}");
         }
     }
     let stored = rig.client.fetch("default", 9).await;
     assert!(stored.is_empty(), "{stored:?}");
     for (at, job) in places {
-        let reply = send(job, r#"{"key":"k","concurrency":1,"tier":"gold"}"#).await;
-        assert_eq!(reply.status, 201, "{at}: {}", reply.text());
+        for passes in [
+            r#"{"key":"k","concurrency":1,"slots":1,"tier":"gold"}"#,
+            r#"{"key":"k","on_limit":"drop"}"#,
+            r#"{"key":"k","conncurrency":null,"slots":null}"#,
+            r#"{"key":"k","rate":{"limit":1,"period":"1s","cost":2}}"#,
+        ] {
+            let reply = send(job, passes).await;
+            assert_eq!(reply.status, 201, "{at} {passes}: {}", reply.text());
+        }
     }
 }
 

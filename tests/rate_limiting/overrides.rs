@@ -266,11 +266,6 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
         ("{", ""),
         ("{} {}", ""),
         ("[]", "body"),
-        ("{}", "concurrency"),
-        (
-            r#"{"concurrency":1,"expires_at":"2026-02-02T02:39:59Z"}"#,
-            "expires_at",
-        ),
         (
             r#"{"concurrency":1,"expires_at":"2026-02-02T02:40:00Z"}"#,
             "expires_at",

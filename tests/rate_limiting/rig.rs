@@ -8,6 +8,7 @@ use ojs_throttle::store::Store;
 use tokio::task::LocalSet;
 
 use super::prelude::*;
+use crate::harness::EARLY;
 use crate::sidecar::simulated::{Pair, Served};
 
 /// A backend, a sidecar, and both of its ports.
@@ -140,11 +141,11 @@ pub fn no_interval_has_more(runs: &[Run], limit: usize, period: Duration) {
     }
 }
 
-/// Asserts that starts are at least so far apart, less the 5 ms that the manual allows.
+/// Asserts that starts are at least so far apart, less what the manual allows.
 pub fn spaced(runs: &[Run], interval: Duration) {
     for two in runs.windows(2) {
         let gap = two[1].from - two[0].from;
-        assert!(gap + Duration::from_millis(5) >= interval, "{gap:?} apart");
+        assert!(gap + EARLY >= interval, "{gap:?} apart");
     }
 }
 

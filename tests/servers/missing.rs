@@ -80,7 +80,8 @@ fn what_is_missing_is_left_out_by_name() {
         "{said}"
     );
     assert_eq!(said.lines().last(), Some("0 passed, 1 failed"), "{said}");
-    let (said, called) = run(root.path(), &["--without", "redis,postgres"]);
+    let (said, called) = run(root.path(), &["--nightly", "--without", "redis,postgres"]);
+    assert!(!called.contains("--skip sdks::"), "{called}");
     for service in ["redis", "validators", "chromium", "official"] {
         let missing = match service {
             "redis" => "--without",
@@ -104,6 +105,11 @@ fn what_is_missing_is_left_out_by_name() {
     let (said, called) = run(root.path(), &["--without", "redis,postgres,official"]);
     assert!(said.contains("#   official: --without\n"), "{said}");
     assert!(!called.contains("git clone"), "{called}");
+    // What is dear is left to a night, and what only it needs is not fetched.
+    assert!(said.contains("\n# left to a night: 1 tests"), "{said}");
+    assert!(!said.contains("chromium"), "{said}");
+    let by_day = |call: &&str| call.contains("--skip sdks::");
+    assert!(tested(&called).iter().all(by_day), "{called}");
 }
 
 #[test]

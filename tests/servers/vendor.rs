@@ -115,6 +115,12 @@ impl Answer {
         Answer::new(200, "{}").header("Content-Type", "application/json")
     }
 
+    /// As a backend says it.
+    pub fn ojs(body: impl ToString) -> Answer {
+        let json = Answer::new(200, body.to_string()).header("Content-Type", "application/json");
+        json.header("OJS-Version", "1.0")
+    }
+
     pub fn header(mut self, name: &str, value: &str) -> Answer {
         self.headers.push((name.to_owned(), value.to_owned()));
         self

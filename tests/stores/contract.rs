@@ -424,6 +424,11 @@ pub async fn a_row_goes_on_under_another_claim(rig: &Rig) {
         until: Timestamp(T + 9),
     };
     assert_eq!(take(&*store, claimed("a", 5, &one)).await, Verdict::HasRow);
+    // It has no slot, and starts nowhere until somebody takes it over.
+    assert_eq!(store.count_out().await, Ok(0));
+    assert!(!store.back("a", Gen(5)).await.unwrap(), "it is not out");
+    let later = Change::until(&claimed("a", 5, &one), Timestamp(T + 1).into());
+    assert!(!store.set(later).await.unwrap(), "an offer has no end");
     assert!(!store.set(own(4, 8)).await.unwrap(), "another claim");
     assert!(!store.set(own(5, 5)).await.unwrap(), "no newer one");
     assert!(store.set(own(5, 8)).await.unwrap());

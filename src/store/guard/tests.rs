@@ -16,7 +16,7 @@ use crate::{
     Change, Claim, Claimed, Clock, Gen, KnownRow, Ledger, LedgerExt, Place, StoreError, Verdict,
     Wake,
 };
-use ojs_limit::{Key, Limited, Limits, OnLimit, Rate, Space, Strategy, Timestamp, WindowKind};
+use ojs_limit::{Key, Limited, Limits, Rate, Space, Strategy, Timestamp, WindowKind};
 
 const T: u64 = 1_800_000_000_000_000;
 
@@ -33,18 +33,15 @@ fn rig(mode: OnStoreError) -> Rig {
 
 fn claimed(job: &str, slots: u32) -> Claimed {
     Claimed::from(Claim {
-        limited: Arc::from([Limited {
-            space: Space::Job,
-            key: Key::new("k").unwrap(),
-            limits: Limits {
+        limited: Arc::from([Limited::new(
+            Space::Job,
+            Key::new("k").unwrap(),
+            Limits {
                 concurrency: Some(slots),
                 ..Limits::default()
             },
-            on_limit: OnLimit::Wait,
-            policy: Arc::from("test"),
-            cost: Default::default(),
-            share: None,
-        }]),
+            Arc::from("test"),
+        )]),
         ..Claim::of(job)
     })
 }
@@ -132,20 +129,8 @@ async fn while_it_is_lost_there_is_one_clock() {
     let faulty = Arc::new(Faulty::new(Arc::new(inner)));
     let guard = Guard::new(faulty.clone(), OnStoreError::Share);
     let rig = Rig { faulty, guard };
-    let spaced = |job: &str| {
-        let mut claimed = claimed(job, 3);
-        let mut limited = claimed.limited[0].clone();
-        limited.limits.rates = vec![Rate {
-            limit: NonZeroU32::new(8).unwrap(),
-            period: NonZeroU64::new(1_000_000).unwrap(),
-            window: WindowKind::Sliding,
-        }];
-        limited.limits.concurrency = None;
-        claimed.limited = [limited].into();
-        claimed
-    };
     let starts_at = async |job: &str| {
-        let claimed = spaced(job);
+        let claimed = rated(job, None, (8, 1));
         match rig.guard.take(&[&claimed], 1).await.unwrap().verdicts[0] {
             Verdict::Started { at } => at,
             ref other => panic!("{other:?}"),
@@ -290,21 +275,6 @@ async fn a_row_of_ours_is_known_without_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closed_starts_nothing_and_open_everything() {
-    let closed = rig(OnStoreError::Closed);
-    assert!(starts(&closed.guard, "a").await.unwrap());
-    lose(&closed).await;
-    assert!(starts(&closed.guard, "b").await.is_err());
-    assert!(closed.guard.end("a", None).await.unwrap().is_some());
-    let open = rig(OnStoreError::Open);
-    assert!(starts(&open.guard, "a").await.unwrap());
-    lose(&open).await;
-    for n in 0..5 {
-        assert!(starts(&open.guard, &format!("{n}")).await.unwrap());
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn each_policy_is_answered_as_it_declares() {
     let rig = rig(OnStoreError::Share);
     let of = |job: &str, policy: &str| {
@@ -342,6 +312,7 @@ async fn each_policy_is_answered_as_it_declares() {
         "its only slot is out"
     );
     assert!(matches!(verdicts[2], Verdict::Started { .. }));
+    assert!(rig.guard.end("closed", None).await.unwrap().is_some());
     // The strictest of a job's policies decides, and what is declared anew counts at once.
     let mut both = of("both", "open");
     both.limited = [&both.limited[..], &asks[0].limited[..]].concat().into();
@@ -592,27 +563,7 @@ async fn who_waits_for_a_recovery_that_fails_does_not_try_again() {
 #[tokio::test(start_paused = true)]
 async fn a_share_is_used_once_however_often_the_store_is_lost() {
     let rig = rig(OnStoreError::Share);
-    let job = |name: &str| {
-        let mut job = claimed(name, 1);
-        let limits = Limits {
-            rates: vec![Rate {
-                limit: NonZeroU32::new(2).unwrap(),
-                period: NonZeroU64::new(600_000_000).unwrap(),
-                window: WindowKind::Sliding,
-            }],
-            ..Limits::default()
-        };
-        let limited = Limited {
-            limits,
-            ..job.limited[0].clone()
-        };
-        job.limited = Arc::from([limited]);
-        job
-    };
-    let starts = async |name: &str| {
-        let verdicts = rig.guard.take(&[&job(name)], 1).await.unwrap().verdicts;
-        matches!(verdicts[0], Verdict::Started { .. })
-    };
+    let starts = async |name: &str| rated_starts(&rig.guard, rated(name, None, (2, 600))).await;
     let mut started = Vec::new();
     for loss in 0..3 {
         started.push(starts(&format!("{loss}x")).await && starts(&format!("{loss}y")).await);
@@ -1073,21 +1024,9 @@ async fn a_share_of_a_rate_is_divided_by_all_that_lived() {
         lose(&rig).await;
         let mut started = 0;
         for nth in 0..6 {
-            let mut job = claimed(&nth.to_string(), 1);
+            let mut job = rated(&nth.to_string(), None, (4, 600));
             job.generation = Gen(2);
-            job.limited = Arc::from([Limited {
-                limits: Limits {
-                    rates: vec![Rate {
-                        limit: NonZeroU32::new(4).unwrap(),
-                        period: NonZeroU64::new(600_000_000).unwrap(),
-                        window: WindowKind::Sliding,
-                    }],
-                    ..Limits::default()
-                },
-                ..job.limited[0].clone()
-            }]);
-            let verdicts = rig.guard.take(&[&job], 1).await.unwrap().verdicts;
-            started += usize::from(matches!(verdicts[0], Verdict::Started { .. }));
+            started += usize::from(rated_starts(&rig.guard, job).await);
         }
         assert_eq!(started, share, "beside {siblings}");
     }
@@ -1256,21 +1195,22 @@ async fn a_cost_above_its_part_waits_while_the_store_is_lost() {
     assert!(starts("c", 4).await);
 }
 
-/// A start under a rate of two in 10 s, with room for many at once.
-fn rated(job: &str) -> Claimed {
-    let mut claimed = claimed(job, 9);
+/// A start under a rate of so many in so many seconds, with these slots.
+fn rated(job: &str, slots: Option<u32>, (limit, seconds): (u32, u64)) -> Claimed {
+    let mut claimed = claimed(job, 1);
     let mut limited = claimed.limited[0].clone();
+    limited.limits.concurrency = slots;
     limited.limits.rates = vec![Rate {
-        limit: NonZeroU32::new(2).unwrap(),
-        period: NonZeroU64::new(10_000_000).unwrap(),
+        limit: NonZeroU32::new(limit).unwrap(),
+        period: NonZeroU64::new(seconds * 1_000_000).unwrap(),
         window: WindowKind::Sliding,
     }];
     claimed.limited = [limited].into();
     claimed
 }
 
-async fn rated_starts(guard: &Guard, job: &str) -> bool {
-    let taken = guard.take(&[&rated(job)], 1).await.unwrap();
+async fn rated_starts(guard: &Guard, claimed: Claimed) -> bool {
+    let taken = guard.take(&[&claimed], 1).await.unwrap();
     taken.verdicts[0].is_started()
 }
 
@@ -1278,11 +1218,12 @@ async fn rated_starts(guard: &Guard, job: &str) -> bool {
 #[tokio::test(start_paused = true)]
 async fn alone_its_part_is_the_whole() {
     let rig = rig(OnStoreError::Share);
+    let two_in_ten = |job| rated_starts(&rig.guard, rated(job, Some(9), (2, 10)));
     rig.faulty.seems_alone();
     assert!(starts(&rig.guard, "a").await.unwrap());
-    assert!(rated_starts(&rig.guard, "r1").await);
+    assert!(two_in_ten("r1").await);
     // One that did not happen, and one that ended.
-    assert!(rated_starts(&rig.guard, "r2").await);
+    assert!(two_in_ten("r2").await);
     assert!(rig.guard.back("r2", Gen(1)).await.unwrap());
     assert!(rig.guard.end("r1", None).await.unwrap().is_some());
     lose(&rig).await;
@@ -1296,15 +1237,15 @@ async fn alone_its_part_is_the_whole() {
     for job in ["a", "b", "c"] {
         rig.guard.end(job, None).await.unwrap();
     }
-    assert!(rated_starts(&rig.guard, "r3").await);
-    assert!(!rated_starts(&rig.guard, "r4").await, "two in 10 s");
+    assert!(two_in_ten("r3").await);
+    assert!(!two_in_ten("r4").await, "two in 10 s");
     // Lost again, it counts what started without the store.
     rig.faulty.standing(None);
     rig.guard.due(9).await.unwrap();
     lose(&rig).await;
-    assert!(!rated_starts(&rig.guard, "r4").await);
+    assert!(!two_in_ten("r4").await);
     tokio::time::advance(Duration::from_millis(10_100)).await;
-    assert!(rated_starts(&rig.guard, "r4").await);
+    assert!(two_in_ten("r4").await);
 }
 
 /// What another sidecar has started is not known.

@@ -45,15 +45,12 @@ fn windowed(limit: u32, period: u64) -> Limits {
 
 fn claimed(job: &str, limits: &Limits) -> Claimed {
     Claimed::from(Claim {
-        limited: Arc::from([Limited {
-            space: Space::Job,
-            key: Key::new("k").unwrap(),
-            limits: limits.clone(),
-            on_limit: OnLimit::Wait,
-            policy: Arc::from("hot"),
-            cost: Default::default(),
-            share: None,
-        }]),
+        limited: Arc::from([Limited::new(
+            Space::Job,
+            Key::new("k").unwrap(),
+            limits.clone(),
+            Arc::from("hot"),
+        )]),
         ..Claim::of(job)
     })
 }

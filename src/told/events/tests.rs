@@ -84,43 +84,6 @@ async fn the_envelope() {
 }
 
 #[tokio::test]
-async fn each_hears_what_it_asked_for_in_order() {
-    let (events, _) = events();
-    let queries = [
-        ("", 4),
-        ("channel=job:j1", 2),
-        ("channel=queue:b&types=rate_limit.*", 1),
-        ("types=backpressure.*", 1),
-        ("queues=a,c", 3),
-        ("job_types=mail.*&sources=ojs://ojs-throttle/*", 4),
-        ("job_types=report.*", 0),
-        ("sources=ojs://other/*", 0),
-        ("channel=workflow:w", 0),
-    ];
-    let mut all: Vec<_> = queries
-        .iter()
-        .map(|(query, count)| (subscribe(&events, query), *count, query))
-        .collect();
-    events.tell(NOON, &event("rate_limit.exceeded", "a", "j1"));
-    events.tell(NOON, &event("backpressure.rejected", "a", "j2"));
-    events.tell(NOON, &event("rate_limit.exceeded", "b", "j3"));
-    events.tell(NOON, &event("rate_limit.released", "a", "j1"));
-    events.close();
-    for (one, count, query) in &mut all {
-        let mut heard = Vec::new();
-        loop {
-            match one.next().await {
-                Delivery::Event(told) => heard.push(told.id.clone()),
-                Delivery::Over => break,
-                other => panic!("{other:?}"),
-            }
-        }
-        assert_eq!(heard.len(), *count, "{query}");
-        assert!(heard.is_sorted(), "{query}: {heard:?}");
-    }
-}
-
-#[tokio::test]
 async fn nothing_is_made_when_nobody_listens() {
     let (events, _) = events();
     assert!(!events.heard());

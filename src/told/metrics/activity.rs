@@ -249,18 +249,15 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use ojs_limit::{Key, Limits, OnLimit, Space};
+    use ojs_limit::{Key, Limits, Space};
 
     fn limited(n: usize) -> Limited {
-        Limited {
-            space: Space::Job,
-            key: Key::new(&format!("k{n}")).unwrap(),
-            limits: Limits::default(),
-            on_limit: OnLimit::Wait,
-            policy: Arc::from("p"),
-            cost: Default::default(),
-            share: None,
-        }
+        Limited::new(
+            Space::Job,
+            Key::new(&format!("k{n}")).unwrap(),
+            Limits::default(),
+            Arc::from("p"),
+        )
     }
 
     fn start(activity: &Activity, n: usize, waited: Option<Duration>) {

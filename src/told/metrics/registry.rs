@@ -655,15 +655,12 @@ mod tests {
     use ojs_limit::{self as limit, Limits, OnLimit, Space};
 
     fn limited(key: &str) -> Limited {
-        Limited {
-            space: Space::Job,
-            key: limit::Key::new(key).unwrap(),
-            limits: Limits::default(),
-            on_limit: OnLimit::Wait,
-            policy: Arc::from("p"),
-            cost: Default::default(),
-            share: None,
-        }
+        Limited::new(
+            Space::Job,
+            limit::Key::new(key).unwrap(),
+            Limits::default(),
+            Arc::from("p"),
+        )
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::page::browser::Browser;
-use crate::page::stage::{Record, TOKEN, site, writable};
+use crate::page::stage::{Record, TOKEN, writable};
 use crate::process::http::{Conn, ask, get};
+use crate::servers::vendor::{Answer, Vendor};
 use crate::sidecar::process::{Backend, Sidecar, config};
 
 const LIMITED: &str =
@@ -18,9 +19,11 @@ fn set(sidecar: &Sidecar) -> Value {
 fn who_is_elsewhere_reads_and_writes_nothing() {
     let backend = Backend::start(ojs_throttle::backend::Lax::spec());
     let sidecar = Sidecar::run(&config(backend.addr, &writable(), LIMITED));
-    let elsewhere = site(|_| "<!doctype html><title>elsewhere</title>".to_owned());
+    let page = "<!doctype html><title>elsewhere</title>";
+    let elsewhere =
+        Vendor::start(move |_| Answer::new(200, page).header("Content-Type", "text/html"));
     let browser = Browser::open();
-    browser.go(&format!("http://{elsewhere}/"));
+    browser.go(&format!("http://{}/", elsewhere.addr));
     let tried = browser.script(&format!(
         "const at = 'http://{}', put = {{method: 'PUT', body: '{{\"concurrency\":9}}'}};
         const mine = {{'Authorization': 'Bearer {TOKEN}', 'Content-Type': 'application/json'}};
@@ -65,14 +68,14 @@ const EVIL: &str = "<img src=x onerror=alert(1)>";
 #[test]
 fn what_others_named_is_text() {
     // A backend that names things so.
-    let backend = site(|asked| match asked {
-        "POST /ojs/v1/workers/fetch" => {
+    let backend = Vendor::start(|call| match call.target() {
+        "/ojs/v1/workers/fetch" => {
             let job = |id: &str| json!({"id": id, "type": "t", "queue": EVIL, "state": "active", "attempt": 1, "args": []});
-            json!({"jobs": [job(EVIL), job("second")]}).to_string()
+            Answer::ojs(json!({"jobs": [job(EVIL), job("second")]}))
         }
-        _ => "{}".to_owned(),
+        _ => Answer::ojs("{}"),
     });
-    let sidecar = Sidecar::run(&config(backend, &writable(), LIMITED));
+    let sidecar = Sidecar::run(&config(backend.addr, &writable(), LIMITED));
     let record = Record::default();
     record.fetch(sidecar.data, EVIL, 2, EVIL);
     assert_eq!(record.started(), 1);

@@ -385,31 +385,3 @@ fn away_from_the_bound_there_is_one_call_for_many_enqueues() {
     // Some are due each second, however few enqueues there were in it.
     assert!(calls < 100 + 10 * took.as_secs(), "{calls} in {took:?}");
 }
-
-/// Bounds set through one sidecar hold at the others, and when all of them were gone.
-#[test]
-fn bounds_set_over_http_are_shared_and_stay() {
-    let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
-    let (a, b) = (
-        sidecar(backend.addr, &store.url(), ""),
-        sidecar(backend.addr, &store.url(), ""),
-    );
-    let path = "/ojs/v1/admin/queues/q/config";
-    let bounds = json!({"backpressure": {"max_depth": 3, "strategy": "reject"}});
-    assert_eq!(ask(a.data, "PUT", path, &bounds.to_string()).status, 200);
-    let shown = |to: SocketAddr| {
-        let reply = get(to, path);
-        reply.status == 200 && reply.json()["backpressure"] == bounds["backpressure"]
-    };
-    until("the other one hears of it", || shown(b.data).then_some(()));
-    let offer = |to| ask(to, "POST", "/ojs/v1/jobs", JOB).status;
-    let answers = [a.data, b.data, a.data, b.data].map(offer);
-    assert_eq!(answers, [201, 201, 201, 429]);
-    drop((a, b));
-    let c = sidecar(backend.addr, &store.url(), "");
-    assert!(shown(c.data));
-    assert_eq!(offer(c.data), 429);
-    let none = json!({"backpressure": null}).to_string();
-    assert_eq!(ask(c.data, "PUT", path, &none).status, 200);
-    assert_eq!(offer(c.data), 201);
-}

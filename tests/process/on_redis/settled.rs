@@ -1,5 +1,6 @@
 //! What jobs use beyond their cost counts as their ACKs say, over whole sidecars; judged from what the workers used.
 
+use crate::process::http::poll;
 use crate::process::on_redis::fleet::{know_each_other, sidecar};
 use crate::process::prelude::*;
 
@@ -25,7 +26,7 @@ fn enqueue_one(to: SocketAddr) {
 fn work(to: SocketAddr, worker: &str, until: Instant) -> Vec<Instant> {
     let mut told = Vec::new();
     while Instant::now() < until {
-        for job in fetch(to, "q", 1, worker).jobs() {
+        for job in poll(to, "q", 1, worker) {
             let ack = json!({"job_id": job, "worker_id": worker, "result": {"used": USES}});
             let reply = ask(to, "POST", "/ojs/v1/workers/ack", &ack.to_string());
             assert_eq!(reply.status, 200);

@@ -16,7 +16,7 @@ fn eight_sidecars_keep_one_window_and_its_slots() {
     let plan = if is_long() {
         Plan::window(12, 2_000, Duration::from_secs(5), 100_000)
     } else {
-        Plan::window(12, 150, Duration::from_secs(1), 1_200)
+        Plan::window(12, 150, Duration::from_secs(1), 600)
     };
     let used = plan.judge(&fleet(&plan));
     assert!(used >= enough(), "{used}");
@@ -27,7 +27,7 @@ fn eight_sidecars_keep_one_spacing() {
     let (limit, starts) = if is_long() {
         (200, 100_000)
     } else {
-        (100, 800)
+        (100, 400)
     };
     let plan = Plan::spacing(limit, Duration::from_secs(1), starts);
     let used = plan.judge(&fleet(&plan));
