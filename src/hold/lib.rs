@@ -16,7 +16,7 @@
 //! [expects](Hold::expect) what is claimed, and it is [added](Hold::add). Of what is held it [picks](Hold::pick) some,
 //! and proves together with these what is [unproven](Hold::unproven). The store hears of claims that are
 //! [unnamed](Hold::unnamed), and says how much groups were [served](Hold::served). What it grants [starts](Hold::start),
-//! and is [taken back](Hold::take_back) where it did not go out. Whether a queue [is full](Hold::is_full_of) of jobs that
+//! and is [taken back](Hold::take_back) where it did not go out. Whether a queue [is full](Hold::is_full) of jobs that
 //! wait is said to people.
 
 // Unit tests use parts of the integration tests, which name this crate so.
