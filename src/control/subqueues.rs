@@ -39,7 +39,7 @@ pub(crate) async fn list(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> 
     let now = Snapshot::of(&proxy.sidecar, Duration::ZERO).await;
     let queues = read.iter();
     let queues: Vec<Value> = queues
-        .map(|queue| view((&proxy.sidecar, &now), queue, most))
+        .map(|queue| view(&proxy.sidecar, &now, queue, most))
         .collect();
     let (names, unread) = match is_away {
         true => Default::default(),
@@ -59,7 +59,7 @@ pub(crate) async fn list(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> 
 }
 
 /// What is said of one queue: of no more than so many of its subqueues by name.
-fn view((sidecar, now): (&Sidecar, &Snapshot), queue: &ReadQueue, most: usize) -> Value {
+fn view(sidecar: &Sidecar, now: &Snapshot, queue: &ReadQueue, most: usize) -> Value {
     let name = [settings::SUBQUEUES, &queue.name].concat();
     let here = now.queue(&queue.name);
     let rows = here.subqueues.as_deref().unwrap_or_default();

@@ -91,7 +91,7 @@ impl FullLookahead {
             held: front.held,
             keys: keys_of(&front),
             behind: in_words,
-            cures: cures((sidecar, now), queue, &front, behind),
+            cures: cures(sidecar, now, queue, &front, behind),
             is_of_one_key,
         })
     }
@@ -145,7 +145,8 @@ fn keys_of(front: &Front) -> String {
 
 /// What helps, with the lines to paste.
 fn cures(
-    (sidecar, now): (&Sidecar, &Snapshot),
+    sidecar: &Sidecar,
+    now: &Snapshot,
     queue: &str,
     front: &Front,
     behind: Option<u64>,

@@ -17,7 +17,7 @@ use super::book::{BesideWaiting, MayStart, Moved, QuestionLeft, SubqueueBook, To
 use super::shown::ShownSubqueue;
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use ojs_bounds::Counts;
-use ojs_hold::{Held, HeldGroup, HeldOfSubqueue, Hold, Lane};
+use ojs_hold::{Behind, Held, HeldGroup, HeldOfSubqueue, Hold, Lane};
 use ojs_limit::Timestamp;
 use ojs_policy::subqueue::{self, Flow, Spread, Subqueue, SubqueueMark};
 use ojs_store::{Change, Claimed};
@@ -467,8 +467,8 @@ impl Subqueues {
         outranks(&HashMap::new()) && outranks(&held())
     }
 
-    /// The backend answered a question with these jobs; `short`: with fewer than it was asked for.
-    pub fn answered(&self, lane: &Lane, ask: &SubqueueAsk, jobs: &[Held], short: bool) {
+    /// The backend answered a question with these jobs, and `behind` them is more or nothing.
+    pub fn answered(&self, lane: &Lane, ask: &SubqueueAsk, jobs: &[Held], behind: Behind) {
         if let Some(base) = self.bases.lock().get_mut(&lane.queue) {
             for subqueue in jobs.iter().filter_map(|held| held.subqueue) {
                 base.book.claimed(subqueue);
@@ -481,7 +481,7 @@ impl Subqueues {
                 let limits = Arc::clone(&held.written);
                 Some((held.subqueue?, held.claimed.priority, limits))
             });
-            turns.answered(ask, came, short, book, now);
+            turns.answered(ask, came, behind, book, now);
         });
     }
 

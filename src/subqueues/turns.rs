@@ -13,8 +13,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::book::{SubqueueBook, WaitsBehind};
-use ojs_hold::starts_ahead;
-use ojs_hold::{HeldOfSubqueue, Hold, QueuedGroup};
+use ojs_hold::{Behind, HeldOfSubqueue, Hold, QueuedGroup, starts_ahead};
 use ojs_limit::{Key, Limited, Space, Timestamp, share_of};
 use ojs_policy::subqueue::{Spread, Subqueue};
 
@@ -575,13 +574,12 @@ impl SubqueueTurns {
         jobs
     }
 
-    /// The backend answered a question with jobs of these subqueues and priorities; `short`: with fewer than it was
-    /// asked for.
+    /// The backend answered a question with jobs of these subqueues and priorities, and `behind` them is more or nothing.
     pub(super) fn answered(
         &mut self,
         ask: &SubqueueAsk,
         came: impl Iterator<Item = (Subqueue, i32, Arc<[Limited]>)>,
-        short: bool,
+        behind: Behind,
         book: &SubqueueBook,
         now: Instant,
     ) {
@@ -601,12 +599,12 @@ impl SubqueueTurns {
             let Some(state) = self.get(*subqueue) else {
                 continue;
             };
-            let short = short || Some(nth) < last;
+            let is_short = behind == Behind::Nothing || Some(nth) < last;
             // Something came while the question was on its way: the reply may be older.
             if state.marks != *marks {
                 continue;
             }
-            if !short {
+            if !is_short {
                 if gave.contains(subqueue) {
                     (state.due, state.short) = (now, 0);
                 } else if state.short >= QUIET {
@@ -842,7 +840,7 @@ mod tests {
                         let before = last[name.nth()].replace(now);
                         longest = longest.max(now - before.unwrap_or(begun));
                     }
-                    turns.answered(&ask, nobody(), true, &empty_book(), now);
+                    turns.answered(&ask, nobody(), Behind::Nothing, &empty_book(), now);
                 }
                 if tick == all_after {
                     assert!(last.iter().all(Option::is_some), "{count}");
@@ -861,7 +859,7 @@ mod tests {
         let asks = choose(&mut turns, 1, &nothing_held(), now);
         assert_eq!(names(&asks), [7]);
         turns.mark(SEVEN, None, now);
-        turns.answered(&asks[0], nobody(), true, &empty_book(), now);
+        turns.answered(&asks[0], nobody(), Behind::Nothing, &empty_book(), now);
         for pause in [0, 0, 250, 500, 1_000] {
             // Asked at once, at once again, and then later each time.
             let mut at = now;
@@ -875,7 +873,7 @@ mod tests {
             };
             assert_eq!(asks.is_empty(), pause == 1_000, "{pause}");
             for ask in &asks {
-                turns.answered(ask, nobody(), true, &empty_book(), at);
+                turns.answered(ask, nobody(), Behind::Nothing, &empty_book(), at);
             }
         }
         turns.mark(SEVEN, None, now);
@@ -894,7 +892,7 @@ mod tests {
         let asks = choose(&mut turns, 9, &nothing_held(), now);
         let of_one = asks.iter().find(|ask| ask.names[0] == Subqueue(1)).unwrap();
         let two = [limits("a"), limits("b")].map(|limits| (Subqueue(1), 0, limits));
-        turns.answered(of_one, two.into_iter(), false, &empty_book(), now);
+        turns.answered(of_one, two.into_iter(), Behind::More, &empty_book(), now);
         assert!(names(&choose(&mut turns, 9, &here, now)).contains(&1));
         here.insert(Subqueue(1), held(LOOKED_PAST, true));
         assert!(!names(&choose(&mut turns, 9, &here, now)).contains(&1));
@@ -1001,7 +999,7 @@ mod tests {
         for one in [0, 1, 2, 2] {
             book.claimed(Subqueue(one));
         }
-        turns.answered(&asks[1], gave.into_iter(), false, &book, now);
+        turns.answered(&asks[1], gave.into_iter(), Behind::More, &book, now);
         turns.next = 0;
         let standing = turns.standing(&here, &book, 1_024, now);
         let asks = turns.choose(1, &standing);
@@ -1043,7 +1041,7 @@ mod tests {
         turns.answered(
             &asks[0],
             [(SEVEN, 0, limits("k"))].into_iter(),
-            false,
+            Behind::More,
             &empty_book(),
             now,
         );

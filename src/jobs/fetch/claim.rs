@@ -188,7 +188,11 @@ impl Claim {
             Err(error) => return ClaimEnd::Lost(error),
         };
         if let (Some(ask), Some(lane)) = (of, self.lanes.first()) {
-            sidecar.subqueues.answered(lane, ask, &jobs, shown < n);
+            let behind = match shown < n {
+                true => Behind::Nothing,
+                false => Behind::More,
+            };
+            sidecar.subqueues.answered(lane, ask, &jobs, behind);
         }
         if !jobs.is_empty() {
             hold(proxy, wanted, jobs, &origin);
