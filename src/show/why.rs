@@ -442,12 +442,8 @@ impl Asker<'_> {
             "limits": limits.collect::<Vec<_>>(),
         });
         if let Some(queue) = queue {
-            let is_paused = causes.iter().any(|one| one.kind == &causes::QUEUE_PAUSED);
-            put(
-                &mut facts,
-                "queue",
-                self.queue_facts(queue, is_paused).await,
-            );
+            let shown = self.queue_facts(queue, &causes).await;
+            put(&mut facts, "queue", shown);
         }
         let mut cause = causes.remove(0);
         if !matches!(place, Some(JobPlace::Out(_))) {
@@ -625,12 +621,12 @@ impl Asker<'_> {
         }
     }
 
-    async fn queue_facts(&self, name: &str, is_paused: bool) -> Value {
+    async fn queue_facts(&self, name: &str, found: &[Cause]) -> Value {
         let here = self.now().queue(name);
         let level = here.level.as_ref();
         json!({
             "name": name,
-            "paused": is_paused,
+            "paused": found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED),
             "held_here": here.held,
             "held_by_siblings": siblings::held_by_siblings(self.sidecar(), name).await,
             "depth": level.map(|level| level.depth),
