@@ -8,7 +8,6 @@ use crate::hold::Prospect;
 use crate::inquiry::lookahead;
 use crate::limit::EARLY;
 use crate::store::LedgerExt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -90,7 +89,7 @@ impl Fetch {
         let open = (self.sections.iter()).filter(|of| of.closed().is_none() && !drains);
         for section in open {
             let first = section.lanes.first();
-            if let Some(lane) = first.filter(|lane| leads.contains(&lane)) {
+            if let Some(lane) = first.filter(|lane| leads.contains(lane)) {
                 let asked = sidecar.hold.look(lane, 0, sidecar.store.now()).asked_at;
                 at = at.min(asked.map_or(now, |asked| asked + ASK_AGAIN));
             }
@@ -102,12 +101,14 @@ impl Fetch {
 
 /// Ends when one of the claims that go on beside the FETCH has ended, and takes it out.
 async fn any_end(sections: &mut [Section]) -> ClaimEnd {
-    let mut ends: Vec<Pin<Box<dyn Future<Output = (usize, ClaimEnd)> + Send + '_>>> = Vec::new();
-    for (nth, section) in sections.iter_mut().enumerate() {
-        if let Some(task) = &mut section.running {
-            ends.push(Box::pin(async move { (nth, task.end().await) }));
-        }
-    }
+    let late = sections
+        .iter_mut()
+        .enumerate()
+        .filter_map(|(nth, section)| {
+            let task = section.running.as_mut()?;
+            Some(Box::pin(async move { (nth, task.end().await) }))
+        });
+    let mut ends: Vec<_> = late.collect();
     let (nth, end) = std::future::poll_fn(|cx| {
         let mut ends = ends.iter_mut().map(|end| end.as_mut().poll(cx));
         (ends.find(Poll::is_ready)).unwrap_or(Poll::Pending)
