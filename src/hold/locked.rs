@@ -44,6 +44,16 @@ pub enum Behind {
     Nothing,
 }
 
+impl Behind {
+    /// What a reply with so many jobs tells, of those that were asked for.
+    pub fn of(came: usize, asked: usize) -> Behind {
+        match came < asked {
+            true => Behind::Nothing,
+            false => Behind::More,
+        }
+    }
+}
+
 impl Coming {
     /// The backend has answered.
     pub fn answered(mut self, behind: Behind) {

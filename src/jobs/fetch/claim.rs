@@ -188,10 +188,7 @@ impl Claim {
             Err(error) => return ClaimEnd::Lost(error),
         };
         if let (Some(ask), Some(lane)) = (of, self.lanes.first()) {
-            let behind = match shown < n {
-                true => Behind::Nothing,
-                false => Behind::More,
-            };
+            let behind = Behind::of(shown, n);
             sidecar.subqueues.answered(lane, ask, &jobs, behind);
         }
         if !jobs.is_empty() {
