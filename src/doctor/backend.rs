@@ -38,6 +38,12 @@ fn client(settings: &Settings, env: &DoctorEnv) -> anyhow::Result<JsonClient> {
     Ok(client.authorized(login))
 }
 
+/// Reports that there is none.
+pub(super) fn tell_none(report: &mut Diagnosis) {
+    let says = "none: only calls are limited (server.upstream)";
+    report.add(PART, "address", Evidence::Config, says);
+}
+
 pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut Diagnosis) {
     let backend = match client(settings, env) {
         Ok(backend) => backend,
