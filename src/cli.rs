@@ -332,11 +332,6 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map(|Listen(address)| address)
 }
 
-/// The backend's address, or `none`, as in the file.
-fn backend(text: &str) -> Result<BaseUrl, String> {
-    text.parse().map(|BackendAt(url)| url)
-}
-
 /// A duration, which stays as it was written.
 fn written_duration(text: &str) -> Result<String, String> {
     let parsed = duration::parse(text);
@@ -379,8 +374,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub listen: Option<SocketAddr>,
     /// The backend, such as http://127.0.0.1:9090; none: there is none, and [[egress]] limits calls
-    #[arg(long, value_name = "URL", value_parser = backend)]
-    pub upstream: Option<BaseUrl>,
+    #[arg(long, value_name = "URL")]
+    pub upstream: Option<BackendAt>,
     /// Where metrics and health are [default: 127.0.0.1:9091]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub admin_listen: Option<SocketAddr>,
@@ -429,6 +424,9 @@ pub struct EgressArgs {
     /// The store that several sidecars share, such as redis://127.0.0.1:6379 [default: memory:]
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
+    /// What callers must show, such as file:/run/token; needed where others reach --listen
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
     /// Print the config file that does the same, and do nothing else
     #[arg(long)]
     pub print: bool,
@@ -464,6 +462,7 @@ impl EgressArgs {
             ("throttle", self.throttle.as_ref().map(pace)),
             ("concurrency", self.concurrency.map(|most| most.to_string())),
             ("max_wait", self.max_wait.as_deref().map(quoted)),
+            ("token", self.token.as_deref().map(quoted)),
         ];
         let lines = lines.into_iter();
         let lines = lines.filter_map(|(name, value)| Some(format!("{name} = {}\n", value?)));
@@ -489,8 +488,8 @@ pub struct Doctor {
     #[arg(short, long, value_name = "PATH", env = CONFIG)]
     pub config: Option<PathBuf>,
     /// The backend, in place of the file's
-    #[arg(long, value_name = "URL", value_parser = backend)]
-    pub upstream: Option<BaseUrl>,
+    #[arg(long, value_name = "URL")]
+    pub upstream: Option<BackendAt>,
     /// Find out what the backend does, with a few jobs in a queue of its own that is cleaned up
     /// afterwards (2 to 10 s), and whether the store may be written to
     #[arg(long)]
@@ -808,10 +807,7 @@ mod tests {
         let Command::Run(run) = cli.command else {
             panic!("not run")
         };
-        assert_eq!(
-            run.overrides().upstream.unwrap().to_string(),
-            "https://ojs/base"
-        );
+        assert_eq!(run.overrides().upstream, "https://ojs/base".parse().ok());
         assert_eq!(run.overrides().listen, "0.0.0.0:1".parse().ok());
         let cli = Cli::parse_from(["ojs-throttle", "demo", "--break"]);
         let demo = Demo {

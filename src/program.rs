@@ -17,7 +17,9 @@ use crate::cli::{
     self, ADMIN, AdminArgs, CONFIG, Check, Cli, Command, Demo, Dev, Doctor, EgressArgs,
     Healthcheck, RunArgs, Scene, TOKEN,
 };
-use crate::config::{self, Colours, CommandLine, LogFormat, Report, Secret, Settings, StoreUrl};
+use crate::config::{
+    self, BackendAt, Colours, CommandLine, LogFormat, Report, Secret, Settings, StoreUrl,
+};
 use crate::demo::{self, Enforcement, Options};
 use crate::doctor;
 use crate::life;
@@ -336,12 +338,12 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
     let listen = args.backend_listen;
     let bound = runtime.block_on(Net::Tcp.bind(listen)).ok();
     let bound_at = bound.as_ref().and_then(|bound| bound.local_addr().ok());
-    let backend = format!("http://{}", bound_at.unwrap_or(listen)).parse();
+    let backend: Result<BaseUrl, String> = format!("http://{}", bound_at.unwrap_or(listen)).parse();
     let token = variable(TOKEN).unwrap_or_else(|| format!("{:016x}", seed()));
     let overrides = CommandLine {
         listen: Some(args.listen),
         admin_listen: args.admin_listen,
-        upstream: Some(backend.map_err(anyhow::Error::msg)?),
+        upstream: Some(BackendAt(Some(backend.map_err(anyhow::Error::msg)?))),
         // No load balancer stands in front of `dev`, and whoever ends it waits for the prompt.
         drain_min: Some(Duration::ZERO),
         control_token: Some(Secret::new(&*token)),
@@ -478,7 +480,7 @@ async fn serve(
     mode: Mode,
     stop: Stop,
 ) -> anyhow::Result<()> {
-    let upstream = settings.upstream.url.to_string();
+    let upstream = settings.upstream.url.as_ref().map(BaseUrl::to_string);
     let scheme = settings.server.tls.as_ref().map_or("http", |_| "https");
     let namespace = settings.store.namespace.clone();
     let store = settings.store.url.kind();

@@ -10,6 +10,7 @@ use toml::de::DeTable;
 use super::choices::StoreUrl;
 use super::command_line::CommandLine;
 use super::kinds::must_have_certificates;
+use super::listen::BackendAt;
 use super::merge::{self, LISTS, Twice};
 use super::origins::Origins;
 use super::places::EGRESS;
@@ -275,8 +276,8 @@ fn put_over(settings: &mut Settings, overrides: &CommandLine, file: &mut TomlTab
     let server = &mut settings.server;
     server.listen = overrides.listen.unwrap_or(server.listen);
     server.admin_listen = overrides.admin_listen.unwrap_or(server.admin_listen);
-    if let Some(url) = &overrides.upstream {
-        settings.upstream.url = url.clone();
+    if let Some(BackendAt(url)) = &overrides.upstream {
+        settings.upstream.url.clone_from(url);
     }
     if server.control_token.is_none() {
         server.control_token = overrides.control_token.clone();
@@ -298,14 +299,15 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
                     limited, by [[egress]], write \"none\"";
         server.missing(&server.span, title, hint);
     }
-    let (of, url) = (&settings.upstream, &settings.upstream.url);
+    let of = &settings.upstream;
     let upstream = tables.table("upstream");
     must_be_identity(
         upstream,
         of.client_cert_file.as_deref(),
         of.client_key_file.as_deref(),
     );
-    if url.tls || url.is_none() {
+    let is_plain = |url: &BaseUrl| !url.tls && !url.is_unknown();
+    if !of.url.as_ref().is_some_and(is_plain) {
         if let Some(path) = &of.ca_file {
             must_have_certificates(upstream, "ca_file", path);
         }
@@ -470,9 +472,10 @@ fn check_addresses(settings: &Settings, file: &mut TomlTable<'_>) {
         let title = "`server.listen` and `server.admin_listen` are the same";
         file.error(&span, title, "give each its own port");
     }
-    let own = ports
-        .into_iter()
-        .find(|(_, port)| points_at(&settings.upstream.url, *port));
+    let own = ports.into_iter().find(|(_, port)| {
+        let url = settings.upstream.url.as_ref();
+        url.is_some_and(|url| points_at(url, *port))
+    });
     if let Some((name, _)) = own {
         let title = format!("`server.upstream` is this program's own `{name}`");
         file.error(

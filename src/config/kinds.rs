@@ -141,14 +141,14 @@ pub(super) fn address(
         .map_or(default, |listen| listen.0)
 }
 
-/// The address of the backend, or that there is none.
-pub(super) fn backend() -> impl SettingKind<BaseUrl> {
+/// The address of the backend, or that there is none. It is unknown where nobody said it.
+pub(super) fn backend() -> impl SettingKind<Option<BaseUrl>> {
     let read = |table: &mut TomlTable<'_>, name, default| {
         table.parsed::<BackendAt>(name).map_or(default, |at| at.0)
     };
-    ReadAndShown(read, |url: &BaseUrl| match url.is_none() {
-        true => BackendAt::NONE.into(),
-        false => url.to_string().into(),
+    ReadAndShown(read, |url: &Option<BaseUrl>| match url {
+        None => BackendAt::NONE.into(),
+        Some(url) => (!url.is_unknown()).then(|| url.to_string()).into(),
     })
 }
 

@@ -33,7 +33,7 @@ impl FromStr for Listen {
 
 /// The backend's address, or the word `none`: there is no backend, and calls are all that is limited.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BackendAt(pub BaseUrl);
+pub struct BackendAt(pub Option<BaseUrl>);
 
 impl BackendAt {
     /// The word in place of an address.
@@ -45,8 +45,8 @@ impl FromStr for BackendAt {
 
     fn from_str(text: &str) -> Result<BackendAt, String> {
         match text {
-            BackendAt::NONE => Ok(BackendAt(BaseUrl::default())),
-            _ => text.parse().map(BackendAt),
+            BackendAt::NONE => Ok(BackendAt(None)),
+            _ => text.parse().map(|url| BackendAt(Some(url))),
         }
     }
 }

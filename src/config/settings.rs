@@ -254,8 +254,8 @@ settings! {
 
     /// `[upstream]`, and what `[server]` says of the backend: how it is reached and what is known of it.
     upstream: UpstreamSettings {
-        /// The backend; no address where [`Settings::calls_only`].
-        url: BaseUrl = BaseUrl::default(), "server.upstream" Restart backend();
+        /// The backend. `None`: there is none, and calls are all that is limited.
+        url: Option<BaseUrl> = Some(BaseUrl::default()), "server.upstream" Restart backend();
         /// From the first byte sent to the last byte read, of calls whose reply is read whole.
         timeout: Duration = seconds(30), "server.upstream_timeout" Restart time(LEAST..=HOUR);
         /// To make a connection, TLS included.

@@ -121,7 +121,7 @@ async fn manifest(
     known: &BackendFacts,
     report: &mut Diagnosis,
 ) -> bool {
-    let url = &upstream.url;
+    let url = upstream.url.clone().unwrap_or_default();
     let asked = backend.ask(Method::GET, "/ojs/manifest", None);
     let reply = match asked.await {
         Ok(reply) => reply,

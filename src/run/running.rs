@@ -97,6 +97,9 @@ impl Running {
         )
         .await?;
         let metrics = Metrics::new(settings.metrics.top_keys);
+        if settings.calls_only() {
+            metrics.show_calls_only();
+        }
         let settings = Arc::new(settings);
         let mut proxied = ProxySettings::new(Arc::clone(&settings), env.reset)
             .map_err(|field| anyhow::anyhow!("{field} cannot stand in a header"))?;
@@ -217,7 +220,8 @@ impl Running {
                 .collect::<Vec<_>>()
                 .join(", "),
         };
-        let backend = (!settings.calls_only()).then(|| settings.upstream.url.to_string().into());
+        let backend = settings.upstream.url.as_ref();
+        let backend = backend.map(|url| url.to_string().into());
         Ok(SidecarFacts {
             listens: listens.into(),
             store: settings.store.url.kind(),
@@ -526,7 +530,9 @@ pub(crate) fn target(settings: &config::UpstreamSettings) -> anyhow::Result<Targ
         cert: settings.client_cert_file.clone(),
         key: settings.client_key_file.clone(),
     };
-    Target::new(settings.url.clone(), files).context("upstream")
+    // Where there is none, nobody calls it.
+    let url = settings.url.clone().unwrap_or_default();
+    Target::new(url, files).context("upstream")
 }
 
 /// The timeouts and sizes of calls to the backend.

@@ -18,8 +18,8 @@ pub struct BaseUrl {
 }
 
 impl BaseUrl {
-    /// Whether it is no address, as the default.
-    pub fn is_none(&self) -> bool {
+    /// Whether no address was given.
+    pub fn is_unknown(&self) -> bool {
         self.host.is_empty()
     }
 
