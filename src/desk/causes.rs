@@ -55,7 +55,7 @@ causes! {
     SHUT "shut": "{what} is shut until {until}: the service said so, or somebody by hand"
         => "wait, or open it: `ojs-throttle clear {name}`";
     /// The `rate` is used up until the time in the line.
-    RATE "rate": "{what} has started as many jobs as its window allows, until {until}{set}" => "wait, or {raise}";
+    RATE "rate": "{what} has started as many as its window allows, until {until}{set}" => "wait, or {raise}";
     /// The job needs more of a limit than is left of it.
     COST "cost": "{used} of {limit} of {what} are used{needs}: there is room at {until}{set}" => "wait, or {raise}";
     /// A `throttle` allows the next start at the time in the line. Slots have nothing to do with it.
@@ -161,7 +161,7 @@ causes! {
         => "if nothing starts: has the backend jobs of the queue, and do workers ask often enough?";
     /// So it is said where there is no backend (`server.upstream = "none"`).
     OPEN_TO_CALLS "nothing": "every limit leaves room: the next call may start now"
-        => "if no call comes: has the program the address in `listen` of the way out as its base URL?";
+        => "if no call comes: let the program have `listen` of the way out as its base URL";
 }
 
 /// A cause, as it stands now.
