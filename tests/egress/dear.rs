@@ -62,7 +62,7 @@ async fn a_dear_call_starts_although_cheap_ones_take_all_that_comes_free() {
         "throttle = { limit = 20, period = '6s', burst = 10 }",
     ] {
         let entries = format!(
-            "key = 'vendor'\n{limit}\n[[egress]]\nname = 'dear'\nlisten = '127.0.0.1:0'\n\
+            "listen = '127.0.0.1:0'\nkey = 'vendor'\n{limit}\n[[egress]]\nname = 'dear'\nlisten = '127.0.0.1:0'\n\
              upstream = 'http://127.0.0.1:9'\nkey = 'vendor'\n{limit}\ncost = 6\nmax_wait = '7s'"
         );
         let world = World::start("", &entries, |_| Answer::ok()).await;
