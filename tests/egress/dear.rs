@@ -54,7 +54,7 @@ async fn a_dear_call_whose_caller_has_gone_leaves_the_room_to_others() {
     }
 }
 
-/// That is so as long as it may wait until so much room has come; `check` refuses a shorter `max_wait`.
+/// It waits behind those that came before, and then until so much room has come.
 #[tokio::test(start_paused = true)]
 async fn a_dear_call_starts_although_cheap_ones_take_all_that_comes_free() {
     for limit in [
@@ -63,7 +63,7 @@ async fn a_dear_call_starts_although_cheap_ones_take_all_that_comes_free() {
     ] {
         let entries = format!(
             "listen = '127.0.0.1:0'\nkey = 'vendor'\n{limit}\n[[egress]]\nname = 'dear'\nlisten = '127.0.0.1:0'\n\
-             upstream = 'http://127.0.0.1:9'\nkey = 'vendor'\n{limit}\ncost = 6\nmax_wait = '7s'"
+             upstream = 'http://127.0.0.1:9'\nkey = 'vendor'\n{limit}\ncost = 6\nmax_wait = '30s'"
         );
         let world = World::start("", &entries, |_| Answer::ok()).await;
         let mut cheap = JoinSet::new();

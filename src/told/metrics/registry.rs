@@ -210,8 +210,9 @@ impl Metrics {
         // A recorder forgets no series: one that nobody knows now is left out here.
         let lines = page.split_inclusive('\n');
         let calls_only = self.0.calls_only.load(Ordering::Relaxed);
-        let is_known = |line: &&str| !line.ends_with(" NaN\n") && !(calls_only && of_jobs(line));
-        lines.filter(is_known).collect::<String>() + &process()
+        let is_unknown = |line: &str| line.ends_with(" NaN\n") || (calls_only && of_jobs(line));
+        let known = lines.filter(|line| !is_unknown(line));
+        known.collect::<String>() + &process()
     }
 
     /// Shows nothing of jobs from now on: there is no backend.
