@@ -109,7 +109,7 @@ statements! { says:
     };
     /// Which jobs and lanes are to be looked after.
     Due = says.due(LooksAfter::All);
-    /// The same of calls alone.
+    /// Which calls are to be looked after, however many jobs are due before them.
     DueCalls = says.due(LooksAfter::Calls);
     /// What else is looked at then.
     Around = says.around();
