@@ -14,7 +14,7 @@ use clap_mangen::Man;
 
 use serde_json::{Value, json};
 
-use crate::config::{BaseUrl, CommandLine, Listen};
+use crate::config::{BackendAt, BaseUrl, CommandLine, Listen};
 use crate::{duration, manual, ship};
 
 /// The variable that names the file of `run` and `doctor`.
@@ -59,6 +59,8 @@ const NEXT: &str = "Examples:
   ojs-throttle run --upstream http://127.0.0.1:9090     forward to a backend; no limits of its own yet
   ojs-throttle check throttle.toml                      is this file right?
   ojs-throttle run --config throttle.toml               the real thing
+  ojs-throttle egress --to https://api.example.com --rate 100/1m
+                                                        limit the calls of any program; no backend is needed
   ojs-throttle doctor --config throttle.toml            what is wrong with the store or the backend?
   ojs-throttle why --queue billing                      why does nothing start?
   ojs-throttle top                                      all limits, those that bind first
@@ -209,6 +211,12 @@ pub fn completing(keys: fn(&str) -> Vec<String>) -> clap::Command {
 pub enum Command {
     /// Run the sidecar in front of a backend
     Run(RunArgs),
+    /// Limit the calls that programs make to a service; no backend and no config file is needed
+    #[command(
+        after_help = "Set http:// and the address of --listen as the base URL in the SDK of the service. With one --store, sidecars
+on several machines share the limit. Exits as `run` does, and with 2 when no limit is given."
+    )]
+    Egress(EgressArgs),
     /// Check config files: say what each means, or show everything that is wrong with it
     #[command(
         after_help = "Exits with 0 when every file can be used, and with 78 when one cannot."
@@ -324,6 +332,14 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map(|Listen(address)| address)
 }
 
+/// A duration, which stays as it was written.
+fn written_duration(text: &str) -> Result<String, String> {
+    let parsed = duration::parse(text);
+    parsed
+        .map(|_| text.to_owned())
+        .map_err(|why| why.to_string())
+}
+
 /// `100/1m`, as an override has it.
 fn rate(text: &str) -> Result<Value, String> {
     let parts = text.split_once('/');
@@ -357,9 +373,9 @@ pub struct RunArgs {
     /// Where SDKs connect [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub listen: Option<SocketAddr>,
-    /// The backend, such as http://127.0.0.1:9090
+    /// The backend, such as http://127.0.0.1:9090; none: there is none, and [[egress]] limits calls
     #[arg(long, value_name = "URL")]
-    pub upstream: Option<BaseUrl>,
+    pub upstream: Option<BackendAt>,
     /// Where metrics and health are [default: 127.0.0.1:9091]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub admin_listen: Option<SocketAddr>,
@@ -377,6 +393,94 @@ impl RunArgs {
     }
 }
 
+/// `egress`: each option is a line of the file that it stands for.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+#[command(group = clap::ArgGroup::new("limits").args(["rate", "throttle", "concurrency"]).multiple(true).required(true))]
+pub struct EgressArgs {
+    /// Where the calls go, such as https://api.example.com
+    #[arg(long, value_name = "URL")]
+    pub to: BaseUrl,
+    /// So many calls in any such time, such as 100/1m; may stand several times
+    #[arg(long, value_name = "N/PERIOD", value_parser = rate)]
+    pub rate: Vec<Value>,
+    /// Calls that are evenly spaced, such as 10/1s
+    #[arg(long, value_name = "N/PERIOD", value_parser = rate)]
+    pub throttle: Option<Value>,
+    /// So many calls at once
+    #[arg(long, value_name = "N")]
+    pub concurrency: Option<u32>,
+    /// Which calls share the limit, such as shop:{header.X-Shop} [default: all of them]
+    #[arg(long, value_name = "TEMPLATE")]
+    pub key: Option<String>,
+    /// How long a call may wait for its turn [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = written_duration)]
+    pub max_wait: Option<String>,
+    /// Where programs connect
+    #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1:8082")]
+    pub listen: SocketAddr,
+    /// Where metrics and health are [default: 127.0.0.1:9091]
+    #[arg(long, visible_alias = "admin", value_name = "ADDRESS", value_parser = address)]
+    pub admin_listen: Option<SocketAddr>,
+    /// The store that several sidecars share, such as redis://127.0.0.1:6379 [default: memory:]
+    #[arg(long, value_name = "URL")]
+    pub store: Option<String>,
+    /// What callers must show, such as file:/run/token; needed where others reach --listen
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+    /// Print the config file that does the same, and do nothing else
+    #[arg(long)]
+    pub print: bool,
+}
+
+impl EgressArgs {
+    /// The file. A JSON text is a TOML text, too.
+    pub fn file(&self) -> String {
+        let quoted = |text: &str| json!(text).to_string();
+        let pace = |of: &Value| format!("{{ limit = {}, period = {} }}", of["limit"], of["period"]);
+        let paces: Vec<String> = self.rate.iter().map(pace).collect();
+        let rate = match paces.as_slice() {
+            [] => None,
+            [one] => Some(one.clone()),
+            _ => Some(format!("[{}]", paces.join(", "))),
+        };
+        // The key, if none is given: sidecars before one service share its limit.
+        let service = self.to.authority().replace(['[', ']'], "");
+        let service = match service.starts_with(':') {
+            true => format!("to{service}"),
+            false => service,
+        };
+        let admin = self.admin_listen.map(|admin| admin.to_string());
+        let lines = [
+            ("\n[server]\nupstream", Some(quoted("none"))),
+            ("admin_listen", admin.as_deref().map(quoted)),
+            ("\n[store]\nurl", self.store.as_deref().map(quoted)),
+            ("\n[[egress]]\nname", Some(quoted(&service))),
+            ("listen", Some(quoted(&self.listen.to_string()))),
+            ("upstream", Some(quoted(&self.to.to_string()))),
+            ("key", self.key.as_deref().map(quoted)),
+            ("rate", rate),
+            ("throttle", self.throttle.as_ref().map(pace)),
+            ("concurrency", self.concurrency.map(|most| most.to_string())),
+            ("max_wait", self.max_wait.as_deref().map(quoted)),
+            ("token", self.token.as_deref().map(quoted)),
+        ];
+        let lines = lines.into_iter();
+        let lines = lines.filter_map(|(name, value)| Some(format!("{name} = {}\n", value?)));
+        lines.collect::<String>().trim_start().to_owned()
+    }
+
+    /// What is to be put over the file: of the environment what no option says, and nothing of a backend.
+    pub fn overrides(&self) -> CommandLine {
+        let mut all = CommandLine::of_environment();
+        all.variables.retain(|(name, _)| match *name {
+            "OJS_THROTTLE_ADMIN_LISTEN" => self.admin_listen.is_none(),
+            "OJS_THROTTLE_STORE_URL" => self.store.is_none(),
+            name => name.starts_with("OJS_THROTTLE_LOG"),
+        });
+        all
+    }
+}
+
 /// `doctor`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct Doctor {
@@ -385,7 +489,7 @@ pub struct Doctor {
     pub config: Option<PathBuf>,
     /// The backend, in place of the file's
     #[arg(long, value_name = "URL")]
-    pub upstream: Option<BaseUrl>,
+    pub upstream: Option<BackendAt>,
     /// Find out what the backend does, with a few jobs in a queue of its own that is cleaned up
     /// afterwards (2 to 10 s), and whether the store may be written to
     #[arg(long)]
@@ -703,10 +807,7 @@ mod tests {
         let Command::Run(run) = cli.command else {
             panic!("not run")
         };
-        assert_eq!(
-            run.overrides().upstream.unwrap().to_string(),
-            "https://ojs/base"
-        );
+        assert_eq!(run.overrides().upstream, "https://ojs/base".parse().ok());
         assert_eq!(run.overrides().listen, "0.0.0.0:1".parse().ok());
         let cli = Cli::parse_from(["ojs-throttle", "demo", "--break"]);
         let demo = Demo {

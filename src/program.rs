@@ -14,10 +14,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::ask::{self, AdminPlace, AdminPort, AskError};
 use crate::backend::{Backend, Lax};
 use crate::cli::{
-    self, ADMIN, AdminArgs, CONFIG, Check, Cli, Command, Demo, Dev, Doctor, Healthcheck, RunArgs,
-    Scene, TOKEN,
+    self, ADMIN, AdminArgs, CONFIG, Check, Cli, Command, Demo, Dev, Doctor, EgressArgs,
+    Healthcheck, RunArgs, Scene, TOKEN,
 };
-use crate::config::{self, Colours, CommandLine, LogFormat, Report, Secret, Settings, StoreUrl};
+use crate::config::{
+    self, BackendAt, Colours, CommandLine, LogFormat, Report, Secret, Settings, StoreUrl,
+};
 use crate::demo::{self, Enforcement, Options};
 use crate::doctor;
 use crate::life;
@@ -116,6 +118,7 @@ fn flush(within: Duration) {
 fn act(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run(&args),
+        Command::Egress(args) => egress(&args),
         Command::Dev(args) => dev(&args),
         Command::Check(args) => Ok(check(&args)),
         Command::Doctor(args) => examine(&args),
@@ -313,18 +316,34 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     start(runtime, signals, settings, file, None)
 }
 
+/// Runs a sidecar without a backend by the file that its arguments stand for.
+fn egress(args: &EgressArgs) -> anyhow::Result<ExitCode> {
+    let (runtime, signals) = watched_runtime()?;
+    let text = args.file();
+    let overrides = CommandLine {
+        control_token: variable(TOKEN).map(Secret::new),
+        ..args.overrides()
+    };
+    let settings = Settings::parse_with(&text, "ojs-throttle egress --print", &overrides)?;
+    if args.print {
+        print(&text);
+        return Ok(ExitCode::SUCCESS);
+    }
+    start(runtime, signals, settings, None, None)
+}
+
 fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
     let (runtime, signals) = watched_runtime()?;
     // At once, for the number of a port 0 stands in the settings. One in use is waited for, once the log runs.
     let listen = args.backend_listen;
     let bound = runtime.block_on(Net::Tcp.bind(listen)).ok();
     let bound_at = bound.as_ref().and_then(|bound| bound.local_addr().ok());
-    let backend = format!("http://{}", bound_at.unwrap_or(listen)).parse();
+    let backend: Result<BaseUrl, String> = format!("http://{}", bound_at.unwrap_or(listen)).parse();
     let token = variable(TOKEN).unwrap_or_else(|| format!("{:016x}", seed()));
     let overrides = CommandLine {
         listen: Some(args.listen),
         admin_listen: args.admin_listen,
-        upstream: Some(backend.map_err(anyhow::Error::msg)?),
+        upstream: Some(BackendAt(Some(backend.map_err(anyhow::Error::msg)?))),
         // No load balancer stands in front of `dev`, and whoever ends it waits for the prompt.
         drain_min: Some(Duration::ZERO),
         control_token: Some(Secret::new(&*token)),
@@ -461,7 +480,7 @@ async fn serve(
     mode: Mode,
     stop: Stop,
 ) -> anyhow::Result<()> {
-    let upstream = settings.upstream.url.to_string();
+    let upstream = settings.upstream.url.as_ref().map(BaseUrl::to_string);
     let scheme = settings.server.tls.as_ref().map_or("http", |_| "https");
     let namespace = settings.store.namespace.clone();
     let store = settings.store.url.kind();
@@ -494,10 +513,15 @@ async fn serve(
     if let Some((file, ask, level)) = file {
         running = running.following(file, ask, level);
     }
-    let (data, admin): (SocketAddr, SocketAddr) = (running.addr()?, running.admin_addr()?);
+    let admin = running.admin_addr()?;
     let threads = serve_threads(running.threads()?)?;
     let (policies, queues, tenants) = (entries.policies, entries.queues, entries.tenants);
-    tracing::info!(%data, %admin, upstream, store, namespace, policies, queues, tenants, "listening: point SDKs at {scheme}://{data}");
+    match running.addr()? {
+        Some(data) => {
+            tracing::info!(%data, %admin, upstream, store, namespace, policies, queues, tenants, "listening: point SDKs at {scheme}://{data}");
+        }
+        None => tracing::info!(%admin, store, namespace, "no backend: only calls are limited"),
+    }
     for (egress, listen) in egress.iter().zip(running.egress_addrs()?) {
         tracing::info!(%egress, %listen, "calls go out: http://{listen} is the base URL for the SDK of the service");
     }

@@ -325,7 +325,7 @@ fn policies_mean_what_the_file_says() {
     let nested = &settings.policies.policies()[1].limits;
     assert_eq!((nested.concurrency, nested.rates.len()), (Some(0), 2));
     assert_eq!(nested.throttle.unwrap().period.get(), 250);
-    assert_eq!(settings.upstream.url.base, "/base");
+    assert_eq!(settings.upstream.url.unwrap().base, "/base");
 }
 
 #[test]
@@ -384,12 +384,15 @@ fn the_command_line_wins_over_the_file() {
     };
     let settings = Settings::load_with(Some(file.path()), &overrides).unwrap();
     assert_eq!(settings.server.listen.port(), 2);
-    assert_eq!(settings.upstream.url.to_string(), "http://other:3/x");
+    assert_eq!(
+        settings.upstream.url.unwrap().to_string(),
+        "http://other:3/x"
+    );
     assert_eq!(settings.server.log, LogFormat::Json);
     assert_eq!(settings.fetch.max_wait, Duration::from_secs(2));
 
     let bare = Settings::load_with(None, &overrides).unwrap();
-    assert_eq!(bare.upstream.url.port, 3);
+    assert_eq!(bare.upstream.url.unwrap().port, 3);
     assert!(
         Settings::load_with(None, &CommandLine::default())
             .unwrap_err()

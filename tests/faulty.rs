@@ -14,8 +14,8 @@ use rand::{Rng, SeedableRng};
 
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 use ojs_store::{
-    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, Number, Row, RowsOf, Step,
-    StoreError, StoreFacts, Taken, Wake, Wish,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LooksAfter, Number, Row, RowsOf,
+    Step, StoreError, StoreFacts, Taken, Wake, Wish,
 };
 
 /// What goes wrong with one operation. The default is nothing.
@@ -222,8 +222,8 @@ impl Ledger for Faulty {
         self.run(move || self.inner.end_all(ends))
     }
 
-    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        self.run(move || self.inner.due(max))
+    fn due_of(&self, which: LooksAfter, max: usize) -> Answer<'_, Vec<Row>> {
+        self.run(move || self.inner.due_of(which, max))
     }
 
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {

@@ -4,6 +4,7 @@
 
 mod away;
 mod by_hand;
+mod calls_only;
 mod certificates;
 mod cli;
 mod clocks_on_faketime;

@@ -75,14 +75,20 @@ fn table(state: &Value, args: &Top) -> String {
         true => "up",
         false => "away",
     };
+    let of_jobs = match state["backend"]["url"].is_null() {
+        true => "no backend: calls only".to_owned(),
+        false => format!(
+            "backend {}; {} of {} held",
+            is_up("backend"),
+            sidecar["held"],
+            sidecar["held_max"]
+        ),
+    };
     let about = format!(
-        "{} {}; store {}; backend {}; {} of {} held; limits: {}; {}",
+        "{} {}; store {}; {of_jobs}; limits: {}; {}",
         text(state, "at"),
         text(sidecar, "ready"),
         is_up("store"),
-        is_up("backend"),
-        sidecar["held"],
-        sidecar["held_max"],
         keys["found"],
         text(sidecar, "name"),
     );

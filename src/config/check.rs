@@ -118,11 +118,14 @@ pub fn check(path: &Path, overrides: &CommandLine, colours: Colours) -> Checked 
     let mut text = meaning
         .iter()
         .fold(String::new(), |all, line| all + line + "\n");
-    text += &format!(
-        "ok: {}, {}",
-        count(entries.policies, "policy", "policies"),
-        count(entries.queues, "queue", "queues")
-    );
+    text += &match settings.calls_only() {
+        true => "ok: calls only".to_owned(),
+        false => format!(
+            "ok: {}, {}",
+            count(entries.policies, "policy", "policies"),
+            count(entries.queues, "queue", "queues")
+        ),
+    };
     if entries.tenants > 0 {
         text += &format!(", {}", count(entries.tenants, "tenant", "tenants"));
     }

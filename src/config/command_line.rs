@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::listen::BackendAt;
 use super::secret::Secret;
-use ojs_wire::upstream::BaseUrl;
 
 /// Variables of the environment, each with the setting that it is. They win over the file, and options over them.
 pub(super) const VARIABLES: [(&str, &str); 6] = [
@@ -26,7 +26,7 @@ pub struct CommandLine {
     /// In place of `server.admin_listen`.
     pub admin_listen: Option<SocketAddr>,
     /// In place of `server.upstream`.
-    pub upstream: Option<BaseUrl>,
+    pub upstream: Option<BackendAt>,
     /// Where the file has no `server.drain_min`; the file wins.
     pub drain_min: Option<Duration>,
     /// Where the file has no `server.control_token`; the file wins.

@@ -12,7 +12,7 @@ use super::places::EGRESS;
 use super::reader::TomlTable;
 use super::secret::Secret;
 use ojs_duration::short;
-use ojs_limit::{Cost, Limits, Rate};
+use ojs_limit::{Cost, Limits, Rate, Throttle};
 use ojs_policy::fields::Fields;
 use ojs_policy::limits::limits;
 use ojs_policy::numbers::LARGEST_NUMBER;
@@ -158,9 +158,20 @@ fn refuse_short_wait(
             .saturating_mul(pays.min(rate.limit).get().into());
         micros / u64::from(rate.limit.get())
     };
-    let all = limits.unwrap_or_default().iter();
-    let rates = all.flat_map(|(_, limits, _)| &limits.rates);
-    let longest = rates.map(needs).max().unwrap_or(0);
+    // All of a burst is room for whatever costs more.
+    let spaced = |of: &Throttle| {
+        let room = u64::from(pays.min(of.burst).get());
+        (room > 1).then(|| of.period.get().saturating_mul(room) / u64::from(of.limit.get()))
+    };
+    let all = || {
+        limits
+            .unwrap_or_default()
+            .iter()
+            .map(|(_, limits, _)| limits)
+    };
+    let rates = all().flat_map(|limits| &limits.rates).map(needs);
+    let throttles = all().filter_map(|limits| spaced(limits.throttle.as_ref()?));
+    let longest = rates.chain(throttles).max().unwrap_or(0);
     let is_short = !max_wait.is_zero() && Duration::from_micros(longest) > max_wait;
     if pays.get() > 1 && is_short {
         let title = "is more than the limit brings within `max_wait`";

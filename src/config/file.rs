@@ -10,6 +10,7 @@ use toml::de::DeTable;
 use super::choices::StoreUrl;
 use super::command_line::CommandLine;
 use super::kinds::must_have_certificates;
+use super::listen::BackendAt;
 use super::merge::{self, LISTS, Twice};
 use super::origins::Origins;
 use super::places::EGRESS;
@@ -227,6 +228,9 @@ fn sections<'r>(
     let mut settings = Settings::read(&mut tables, limiting);
     put_over(&mut settings, overrides, tables.table("server"));
     check_backend(&settings, overrides, &mut tables);
+    if settings.calls_only() {
+        check_calls_only(overrides, &mut tables);
+    }
     add_password(&mut settings, tables.table("store"));
     check_store(&settings, tables.table("store"));
     check_addresses(&settings, tables.table("server"));
@@ -237,11 +241,9 @@ fn sections<'r>(
 
 /// Each way out has a port of its own, and leads to none of this program's.
 fn check_egress(settings: &Settings, file: &TomlTable<'_>) {
-    let server = &settings.server;
-    let mut ports = vec![
-        ("`server.listen`".to_owned(), server.listen),
-        ("`server.admin_listen`".to_owned(), server.admin_listen),
-    ];
+    let own = own_ports(settings).into_iter();
+    let own = own.map(|(name, address)| (format!("`server.{name}`"), address));
+    let mut ports: Vec<_> = own.collect();
     for of in &settings.egress {
         let who = format!("egress {:?}", of.name);
         let clash = ports.iter().find(|(_, other)| *other == of.listen);
@@ -261,13 +263,21 @@ fn check_egress(settings: &Settings, file: &TomlTable<'_>) {
     }
 }
 
+/// The ports of this program beside those of ways out.
+fn own_ports(settings: &Settings) -> Vec<(&'static str, SocketAddr)> {
+    let server = &settings.server;
+    let data = (!settings.calls_only()).then_some(("listen", server.listen));
+    let admin = ("admin_listen", server.admin_listen);
+    data.into_iter().chain([admin]).collect()
+}
+
 /// Puts the command line over the file.
 fn put_over(settings: &mut Settings, overrides: &CommandLine, file: &mut TomlTable<'_>) {
     let server = &mut settings.server;
     server.listen = overrides.listen.unwrap_or(server.listen);
     server.admin_listen = overrides.admin_listen.unwrap_or(server.admin_listen);
-    if let Some(url) = &overrides.upstream {
-        settings.upstream.url = url.clone();
+    if let Some(BackendAt(url)) = &overrides.upstream {
+        settings.upstream.url.clone_from(url);
     }
     if server.control_token.is_none() {
         server.control_token = overrides.control_token.clone();
@@ -285,17 +295,19 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
     let is_named = overrides.upstream.is_some() || server.get("upstream").is_some();
     if !is_named {
         let title = "`server.upstream` is required: the address of the OJS backend";
-        let hint = "add upstream = \"http://127.0.0.1:9090\", or start with --upstream";
+        let hint = "add upstream = \"http://127.0.0.1:9090\", or start with --upstream; where only calls are to be \
+                    limited, by [[egress]], write \"none\"";
         server.missing(&server.span, title, hint);
     }
-    let (of, url) = (&settings.upstream, &settings.upstream.url);
+    let of = &settings.upstream;
     let upstream = tables.table("upstream");
     must_be_identity(
         upstream,
         of.client_cert_file.as_deref(),
         of.client_key_file.as_deref(),
     );
-    if url.tls || url.is_unknown() {
+    let is_plain = |url: &BaseUrl| !url.tls && !url.is_unknown();
+    if !of.url.as_ref().is_some_and(is_plain) {
         if let Some(path) = &of.ca_file {
             must_have_certificates(upstream, "ca_file", path);
         }
@@ -310,6 +322,70 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
             let hint = "write https:// there if the backend speaks TLS";
             upstream.warn(&upstream.span_of(name), title, hint);
         }
+    }
+}
+
+/// What is about jobs, at the top of the file.
+const ABOUT_JOBS: [&str; 9] = [
+    "policy",
+    "queue",
+    "tenant",
+    "job_policies",
+    "fetch",
+    "hold",
+    "settle",
+    "repairs",
+    "upstream",
+];
+/// What is about jobs in `[server]`.
+const OF_DATA_PORT: [&str; 6] = [
+    "listen",
+    "tls",
+    "max_body",
+    "upstream_timeout",
+    "trust_tenant_header",
+    "forwarded",
+];
+
+/// Without a backend there are no jobs: what a file says of them would have no effect, and nobody would know.
+fn check_calls_only(overrides: &CommandLine, tables: &mut TablesByName<'_>) {
+    let title = |name: &str| {
+        format!("{name} is about jobs, and `server.upstream` is \"none\": there are none")
+    };
+    let backend = "or name the backend in server.upstream";
+    let root = tables.root();
+    for name in ABOUT_JOBS {
+        let Some(found) = root.get(name) else {
+            continue;
+        };
+        let header = match LISTS.contains(&name) {
+            true => format!("`[[{name}]]`"),
+            false => format!("`[{name}]`"),
+        };
+        let hint = match name {
+            "policy" => "write its limits and its key into an [[egress]]",
+            _ => "take it out",
+        };
+        root.error(&found.span, title(&header), format!("{hint}, {backend}"));
+    }
+    let has_egress = root.get("egress").is_some();
+    let server = tables.table("server");
+    for name in OF_DATA_PORT {
+        if let Some(found) = server.get(name) {
+            let title = title(&format!("`server.{name}`"));
+            server.error(&found.span, title, format!("take it out, {backend}"));
+        }
+    }
+    let at = server.span_of("upstream");
+    if overrides.listen.is_some() {
+        let hint = "leave it out: each [[egress]] says where it listens";
+        server.error(&at, title("`--listen`"), hint);
+    }
+    if !has_egress {
+        let title =
+            "`server.upstream` is \"none\", and there is no [[egress]]: there is nothing to do";
+        let hint = "add an [[egress]] with name, listen, upstream and a limit; `ojs-throttle help egress` shows one";
+        server.missing(&at, title, hint);
     }
 }
 
@@ -364,16 +440,13 @@ fn check_store(settings: &Settings, store: &mut TomlTable<'_>) {
 fn check_addresses(settings: &Settings, file: &mut TomlTable<'_>) {
     let server = &settings.server;
     let listen = file.span_of("listen");
-    let ports = [
-        ("listen", server.listen),
-        ("admin_listen", server.admin_listen),
-    ];
+    let ports = own_ports(settings);
     let is_open = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
-    let open = ports.into_iter().find(|(_, address)| is_open(*address));
+    let open = ports.iter().find(|(_, address)| is_open(*address));
     // One token is enough for both.
     if let (Some((name, _)), None) = (open, &server.control_token) {
         let title = "is not on loopback, and there is no `server.control_token`";
-        let effect = match name {
+        let effect = match *name {
             "listen" => "nobody can pause a key or change limits over HTTP",
             _ => "`why` is refused, and nobody can shut a key by hand",
         };
@@ -390,7 +463,8 @@ fn check_addresses(settings: &Settings, file: &mut TomlTable<'_>) {
         let hint = "whoever sends the control token there sends it in clear";
         file.warn(&file.span_of("admin_listen"), title, hint);
     }
-    if server.listen == server.admin_listen && server.listen.port() != 0 {
+    let is_one = server.listen == server.admin_listen && server.listen.port() != 0;
+    if is_one && !settings.calls_only() {
         let span = match file.get("admin_listen") {
             Some(admin) => admin.span,
             None => listen,
@@ -398,9 +472,10 @@ fn check_addresses(settings: &Settings, file: &mut TomlTable<'_>) {
         let title = "`server.listen` and `server.admin_listen` are the same";
         file.error(&span, title, "give each its own port");
     }
-    let own = ports
-        .into_iter()
-        .find(|(_, port)| points_at(&settings.upstream.url, *port));
+    let own = ports.into_iter().find(|(_, port)| {
+        let url = settings.upstream.url.as_ref();
+        url.is_some_and(|url| points_at(url, *port))
+    });
     if let Some((name, _)) = own {
         let title = format!("`server.upstream` is this program's own `{name}`");
         file.error(

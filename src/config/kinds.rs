@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::choices::StoreUrl;
-use super::listen::Listen;
+use super::listen::{BackendAt, Listen};
 use super::reader::TomlTable;
 use super::secret::Secret;
 use ojs_duration::plain;
@@ -141,11 +141,14 @@ pub(super) fn address(
         .map_or(default, |listen| listen.0)
 }
 
-/// The address of the backend.
-pub(super) fn url() -> impl SettingKind<BaseUrl> {
-    let read = |table: &mut TomlTable<'_>, name, default| table.parsed(name).unwrap_or(default);
-    ReadAndShown(read, |url: &BaseUrl| {
-        (!url.is_unknown()).then(|| url.to_string()).into()
+/// The address of the backend, or that there is none. It is unknown where nobody said it.
+pub(super) fn backend() -> impl SettingKind<Option<BaseUrl>> {
+    let read = |table: &mut TomlTable<'_>, name, default| {
+        table.parsed::<BackendAt>(name).map_or(default, |at| at.0)
+    };
+    ReadAndShown(read, |url: &Option<BaseUrl>| match url {
+        None => BackendAt::NONE.into(),
+        Some(url) => (!url.is_unknown()).then(|| url.to_string()).into(),
     })
 }
 

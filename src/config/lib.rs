@@ -42,7 +42,7 @@ pub use command_line::CommandLine;
 pub use egress::EgressSettings;
 pub use file::known_fields;
 pub use kinds::digest_of;
-pub use listen::Listen;
+pub use listen::{BackendAt, Listen};
 pub use load::ConfigFile;
 pub use meaning::FORGETS_SUBQUEUES;
 pub use report::{Colours, Report};

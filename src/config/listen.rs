@@ -1,7 +1,9 @@
-//! Where to listen, as the file and the command line say it.
+//! Where to listen and what to listen for, as the file and the command line say it.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
+
+use ojs_wire::upstream::BaseUrl;
 
 /// An address to listen on: an IP address and a port. `localhost:8080` is one too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +28,26 @@ impl FromStr for Listen {
         text.parse()
             .map(Listen)
             .map_err(|_| "write an IP address and a port, such as \"127.0.0.1:8080\"".into())
+    }
+}
+
+/// The backend's address, or the word `none`: there is no backend, and calls are all that is limited.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BackendAt(pub Option<BaseUrl>);
+
+impl BackendAt {
+    /// The word in place of an address.
+    pub(super) const NONE: &str = "none";
+}
+
+impl FromStr for BackendAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BackendAt, String> {
+        match text {
+            BackendAt::NONE => Ok(BackendAt(None)),
+            _ => text.parse().map(|url| BackendAt(Some(url))),
+        }
     }
 }
 

@@ -74,7 +74,15 @@ impl Settings {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(text: &str, name: &str) -> Result<Settings, Report> {
-        file::read(Sources::file(name, text), &CommandLine::default())
+        Settings::parse_with(text, name, &CommandLine::default())
+    }
+
+    /// Reads a text likewise, and puts environment and command line over it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse_with(text: &str, name: &str, overrides: &CommandLine) -> Result<Settings, Report> {
+        file::read(Sources::file(name, text), overrides)
     }
 }
 

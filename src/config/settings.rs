@@ -20,8 +20,8 @@ use serde_json::Value;
 use super::choices::{LogFormat, MediaType, StoreUrl};
 use super::egress::EgressSettings;
 use super::kinds::{
-    SettingKind, address, certificates, count, flag, name, namespace, path, size, some_url, store,
-    time, token, url, word,
+    SettingKind, address, backend, certificates, count, flag, name, namespace, path, size,
+    some_url, store, time, token, word,
 };
 use super::origins::Origins;
 use super::policies::{ACCEPTS, Limiting};
@@ -96,6 +96,11 @@ impl<'r> TablesByName<'r> {
         }
     }
 
+    /// The whole file.
+    pub(super) fn root(&mut self) -> &mut TomlTable<'r> {
+        &mut self.root
+    }
+
     pub(super) fn table(&mut self, name: &'static str) -> &mut TomlTable<'r> {
         let root = &mut self.root;
         self.tables.entry(name).or_insert_with(|| root.table(name))
@@ -158,6 +163,11 @@ macro_rules! settings {
         }
 
         impl Settings {
+            /// Whether there is no backend, so that calls are all that is limited (`server.upstream = "none"`).
+            pub fn calls_only(&self) -> bool {
+                self.upstream.url.is_none()
+            }
+
             /// Reads each setting from its table.
             pub(super) fn read(file: &mut TablesByName<'_>, limiting: Limiting) -> Settings {
                 Settings {
@@ -244,8 +254,8 @@ settings! {
 
     /// `[upstream]`, and what `[server]` says of the backend: how it is reached and what is known of it.
     upstream: UpstreamSettings {
-        /// The backend.
-        url: BaseUrl = BaseUrl::default(), "server.upstream" Restart url();
+        /// The backend. `None`: there is none, and calls are all that is limited.
+        url: Option<BaseUrl> = Some(BaseUrl::default()), "server.upstream" Restart backend();
         /// From the first byte sent to the last byte read, of calls whose reply is read whole.
         timeout: Duration = seconds(30), "server.upstream_timeout" Restart time(LEAST..=HOUR);
         /// To make a connection, TLS included.

@@ -179,7 +179,7 @@ pub(super) async fn set_queue(
     let is_new = set.is_some() && set_for_queue(&proxy.sidecar, queue).is_none();
     let key = policy::queue_key(queue);
     let done = set_limits(&proxy.sidecar, Space::Queue, key, set).await?;
-    if is_new {
+    if is_new && !proxy.sidecar.config().calls_only() {
         let sidecar = &proxy.sidecar;
         let (proxy, before) = (proxy.clone(), LimitedBefore::AllBut(Arc::from(queue)));
         let looking = sidecar

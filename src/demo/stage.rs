@@ -222,7 +222,8 @@ impl DemoStage {
         let settings = settings.map_err(|report| anyhow::anyhow!("{report}"))?;
         let running = Running::start(settings, env).await?;
         let way_out = running.egress_addrs()?.first().copied();
-        let sidecar_client = client(&net, running.addr()?)?;
+        let data = running.addr()?.context("the demo has a backend")?;
+        let sidecar_client = client(&net, data)?;
         let stop = Stop::default();
         let sidecar = tokio::spawn(running.serve(stop.clone()));
         Ok(DemoStage {

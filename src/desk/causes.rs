@@ -55,7 +55,7 @@ causes! {
     SHUT "shut": "{what} is shut until {until}: the service said so, or somebody by hand"
         => "wait, or open it: `ojs-throttle clear {name}`";
     /// The `rate` is used up until the time in the line.
-    RATE "rate": "{what} has started as many jobs as its window allows, until {until}{set}" => "wait, or {raise}";
+    RATE "rate": "{what} has started as many as its window allows, until {until}{set}" => "wait, or {raise}";
     /// The job needs more of a limit than is left of it.
     COST "cost": "{used} of {limit} of {what} are used{needs}: there is room at {until}{set}" => "wait, or {raise}";
     /// A `throttle` allows the next start at the time in the line. Slots have nothing to do with it.
@@ -159,6 +159,9 @@ causes! {
     /// Store, backend, pause, lookahead and limits were looked at. A job starts when a worker asks.
     OPEN "nothing": "every limit leaves room: the next job may start now"
         => "if nothing starts: has the backend jobs of the queue, and do workers ask often enough?";
+    /// So it is said where there is no backend (`server.upstream = "none"`).
+    OPEN_TO_CALLS "nothing": "every limit leaves room: the next call may start now"
+        => "if no call comes: let the program have `listen` of the way out as its base URL";
 }
 
 /// A cause, as it stands now.
@@ -193,6 +196,7 @@ impl Cause {
         let starts = [
             &NO_LIMIT,
             &OPEN,
+            &OPEN_TO_CALLS,
             &QUEUE_FULL,
             &OUT_OF_REACH,
             &CREDENTIALS,
@@ -212,7 +216,7 @@ impl Cause {
 
     /// Whether it is worth telling beside what decides.
     pub(crate) fn is_a_note(&self) -> bool {
-        ![&NO_LIMIT, &OPEN].contains(&self.kind)
+        ![&NO_LIMIT, &OPEN, &OPEN_TO_CALLS].contains(&self.kind)
     }
 
     /// Its short name.

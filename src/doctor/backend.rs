@@ -38,6 +38,12 @@ fn client(settings: &Settings, env: &DoctorEnv) -> anyhow::Result<JsonClient> {
     Ok(client.authorized(login))
 }
 
+/// Reports that there is none.
+pub(super) fn tell_none(report: &mut Diagnosis) {
+    let says = "none: only calls are limited (server.upstream)";
+    report.add(PART, "address", Evidence::Config, says);
+}
+
 pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut Diagnosis) {
     let backend = match client(settings, env) {
         Ok(backend) => backend,
@@ -115,7 +121,7 @@ async fn manifest(
     known: &BackendFacts,
     report: &mut Diagnosis,
 ) -> bool {
-    let url = &upstream.url;
+    let url = upstream.url.clone().unwrap_or_default();
     let asked = backend.ask(Method::GET, "/ojs/manifest", None);
     let reply = match asked.await {
         Ok(reply) => reply,

@@ -13,7 +13,12 @@ pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut D
         let (name, url) = (&entry.name, &entry.upstream);
         match reach(entry, settings, env).await {
             Ok(()) => {
-                let says = format!("{name}: {url} can be reached");
+                let steps = if url.tls {
+                    "name, TCP, TLS"
+                } else {
+                    "name, TCP"
+                };
+                let says = format!("{name}: {url} can be reached ({steps})");
                 report.add(PART, "service", Evidence::Measured, says);
             }
             Err(why) => {

@@ -9,7 +9,10 @@ use crate::config::Settings;
 pub async fn examine(settings: &Settings, env: DoctorEnv) -> Diagnosis {
     let mut report = Diagnosis::default();
     store::examine(settings, &env, &mut report).await;
-    backend::examine(settings, &env, &mut report).await;
+    match settings.calls_only() {
+        true => backend::tell_none(&mut report),
+        false => backend::examine(settings, &env, &mut report).await,
+    }
     egress::examine(settings, &env, &mut report).await;
     sidecar::examine(settings, &mut report).await;
     report

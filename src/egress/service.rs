@@ -119,7 +119,7 @@ impl Egress {
             name,
             upstream,
             load: Arc::default(),
-            ids: format!("call-{}-", Uuid::now_v7().simple()),
+            ids: format!("{}{}-", Claim::CALL_IDS, Uuid::now_v7().simple()),
         }))
     }
 

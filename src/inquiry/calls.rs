@@ -22,6 +22,9 @@ pub(crate) async fn call(
     op: &'static str,
     call: Call,
 ) -> Result<Reply, UpstreamError> {
+    if proxy.sidecar.config().calls_only() {
+        return Err(UpstreamError::Unreachable("there is none".to_owned()));
+    }
     let begun = tick::now();
     let answer = proxy.upstream.call(call).await;
     proxy.sidecar.note_call(op, &answer, tick::now() - begun);

@@ -22,7 +22,7 @@ use crate::admit::depth;
 use crate::desk::{Proxy, Sidecar, edges, settings};
 use crate::inquiry::overdue::{self, OverdueSlots};
 use crate::inquiry::{adopt, calls, news};
-use crate::store::{LedgerExt, Row};
+use crate::store::{LedgerExt, LooksAfter, Row};
 use crate::{egress, shadow};
 
 use pace::{EVERY, ticks};
@@ -36,6 +36,15 @@ const FORGET: Duration = Duration::from_secs(600);
 
 /// Does what must be done although nobody asks, until the sidecar is told to stop.
 pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
+    if proxy.sidecar.config().calls_only() {
+        // Nothing is held, and nobody is there to be asked.
+        tokio::join!(
+            sweep(proxy, stop.clone()),
+            stop.run_until_cancelled(watch_backend(proxy)),
+            siblings::hear_siblings(proxy, stop.clone())
+        );
+        return;
+    }
     tokio::join!(
         // Rows that are due, what is empty.
         sweep(proxy, stop.clone()),
@@ -89,7 +98,8 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
             forget_unused(&proxy.sidecar);
         }
         let now = proxy.sidecar.live().edition;
-        if edition != now && adopting.as_ref().is_none_or(JoinHandle::is_finished) {
+        let is_done = adopting.as_ref().is_none_or(JoinHandle::is_finished);
+        if edition != now && is_done && !proxy.sidecar.config().calls_only() {
             edition = now;
             adopting = Some(adopt::adopt_again(proxy, &stop));
         }
@@ -126,7 +136,11 @@ fn name_again(sidecar: &Sidecar, others: &mut RowsOfOthers) {
 
 /// What is due, and that we live.
 async fn look_at_due(proxy: &Proxy, overdue: &OverdueSlots, stop: &CancellationToken) {
-    let Ok(rows) = proxy.sidecar.store.due(AT_ONCE).await else {
+    let which = match proxy.sidecar.config().calls_only() {
+        true => LooksAfter::Calls,
+        false => LooksAfter::All,
+    };
+    let Ok(rows) = proxy.sidecar.store.due_of(which, AT_ONCE).await else {
         return;
     };
     let (held, out): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| !row.is_out());
@@ -168,7 +182,8 @@ async fn watch_backend(proxy: &Proxy) {
     let mut asked = Instant::now();
     loop {
         ticks.tick().await;
-        if !adopt::is_learnt(&proxy.sidecar) && asked.elapsed() >= UNLEARNT {
+        let has_backend = !proxy.sidecar.config().calls_only();
+        if has_backend && !adopt::is_learnt(&proxy.sidecar) && asked.elapsed() >= UNLEARNT {
             // Who fails is told.
             let _failed = adopt::ensure_learnt(proxy).await;
             asked = Instant::now();

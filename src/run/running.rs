@@ -46,7 +46,8 @@ pub struct Running {
     sidecar: Arc<Sidecar>,
     upstream: Upstream,
     metrics: Metrics,
-    data: Listener,
+    /// `None`: there is no backend, and so nothing for SDKs of jobs.
+    data: Option<Listener>,
     admin: Listener,
     /// The listeners for calls, in the order of the file.
     egress: Vec<(Listener, Egress)>,
@@ -61,7 +62,7 @@ pub struct Running {
 /// One more thread's share: a listener on the same port and connections of its own.
 #[derive(Debug)]
 pub struct Thread {
-    addr: SocketAddr,
+    addr: Option<SocketAddr>,
     egress: Vec<(SocketAddr, Egress)>,
     net: Net,
     sidecar: Arc<Sidecar>,
@@ -82,7 +83,12 @@ impl Running {
         let target = target(&settings.upstream)?;
         let server = &settings.server;
         let patience = server.drain_timeout;
-        let data = bind_for_threads(&env.net, "server.listen", server.listen, server).await?;
+        let data = match settings.calls_only() {
+            true => None,
+            false => {
+                Some(bind_for_threads(&env.net, "server.listen", server.listen, server).await?)
+            }
+        };
         let admin = bind(
             &env.net,
             "server.admin_listen",
@@ -91,10 +97,16 @@ impl Running {
         )
         .await?;
         let metrics = Metrics::new(settings.metrics.top_keys);
+        if settings.calls_only() {
+            metrics.show_calls_only();
+        }
         let settings = Arc::new(settings);
         let mut proxied = ProxySettings::new(Arc::clone(&settings), env.reset)
             .map_err(|field| anyhow::anyhow!("{field} cannot stand in a header"))?;
-        if proxied.worker_id.is_none() && matches!(env.net, Net::Tcp) {
+        if let Some(data) = &data
+            && proxied.worker_id.is_none()
+            && matches!(env.net, Net::Tcp)
+        {
             proxied.worker_id = stable_worker_id(data.local_addr()?.port());
         }
         let name = storage::name(env.seed);
@@ -145,12 +157,12 @@ impl Running {
         self.reload.clone()
     }
 
-    /// Where SDKs connect.
+    /// Where SDKs connect, if there is a backend.
     ///
     /// # Errors
     /// The system does not say.
-    pub fn addr(&self) -> std::io::Result<SocketAddr> {
-        self.data.local_addr()
+    pub fn addr(&self) -> std::io::Result<Option<SocketAddr>> {
+        self.data.as_ref().map(Listener::local_addr).transpose()
     }
 
     /// Where metrics and health are.
@@ -199,10 +211,21 @@ impl Running {
     /// What the page says of this sidecar.
     fn facts(&self) -> std::io::Result<SidecarFacts> {
         let settings = self.reload.settings();
+        let egress = self.egress_addrs()?;
+        let listens = match self.addr()? {
+            Some(data) => data.to_string(),
+            None => egress
+                .iter()
+                .map(SocketAddr::to_string)
+                .collect::<Vec<_>>()
+                .join(", "),
+        };
+        let backend = settings.upstream.url.as_ref();
+        let backend = backend.map(|url| url.to_string().into());
         Ok(SidecarFacts {
-            listens: self.data.local_addr()?.to_string().into(),
+            listens: listens.into(),
             store: settings.store.url.kind(),
-            backend: settings.upstream.url.to_string().into(),
+            backend,
         })
     }
 
@@ -223,14 +246,16 @@ impl Running {
         let closing = || self.closing.clone();
         let admin = server::serve(self.admin, pages, limits, closing());
         tasks.spawn(boxed::work(admin));
-        // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
-        // A backend that does not answer yet is asked again at each limited FETCH.
-        tokio::select! {
-            _asked_later = adopt::ensure_learnt(&proxy) => {}
-            () = stop.heard() => {}
+        if let Some(data) = self.data {
+            // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
+            // A backend that does not answer yet is asked again at each limited FETCH.
+            tokio::select! {
+                _asked_later = adopt::ensure_learnt(&proxy) => {}
+                () = stop.heard() => {}
+            }
+            let data = server::serve(data, proxy.clone(), limits, closing());
+            tasks.spawn(boxed::work(data));
         }
-        let data = server::serve(self.data, proxy.clone(), limits, closing());
-        tasks.spawn(boxed::work(data));
         for (listener, egress) in self.egress {
             let calls = server::serve(listener, egress, call_limits(limits), closing());
             tasks.spawn(boxed::work(calls));
@@ -407,20 +432,22 @@ impl Thread {
     /// # Errors
     /// The port cannot be bound once more.
     pub async fn serve(self) -> std::io::Result<()> {
-        let listener = self.net.bind_shared(self.addr).await?;
         let sidecar = Arc::clone(&self.sidecar);
-        let proxy = Proxy::new(self.sidecar, self.upstream);
-        let mut calls = JoinSet::new();
+        let mut serving = JoinSet::new();
+        if let Some(addr) = self.addr {
+            let listener = self.net.bind_shared(addr).await?;
+            let proxy = Proxy::new(self.sidecar, self.upstream);
+            let data = server::serve(listener, proxy, self.limits, self.closing.clone());
+            serving.spawn(boxed::work(data));
+        }
         for (addr, egress) in self.egress {
             let listener = self.net.bind_shared(addr).await?;
             let (limits, closing) = (call_limits(self.limits), self.closing.clone());
-            calls.spawn(boxed::work(server::serve(
-                listener, egress, limits, closing,
-            )));
+            let calls = server::serve(listener, egress, limits, closing);
+            serving.spawn(boxed::work(calls));
         }
         let served = async {
-            server::serve(listener, proxy, self.limits, self.closing).await;
-            while calls.join_next().await.is_some() {}
+            while serving.join_next().await.is_some() {}
             drop(self.serving);
             // Requests of clients that hung up are carried out all the same.
             sidecar.finished().await;
@@ -503,7 +530,9 @@ pub(crate) fn target(settings: &config::UpstreamSettings) -> anyhow::Result<Targ
         cert: settings.client_cert_file.clone(),
         key: settings.client_key_file.clone(),
     };
-    Target::new(settings.url.clone(), files).context("upstream")
+    // Where there is none, nobody calls it.
+    let url = settings.url.clone().unwrap_or_default();
+    Target::new(url, files).context("upstream")
 }
 
 /// The timeouts and sizes of calls to the backend.

@@ -63,12 +63,12 @@ const EVENTS: usize = 20;
 /// What does not change while a sidecar runs.
 #[derive(Debug)]
 pub struct SidecarFacts {
-    /// Where SDKs connect.
+    /// Where SDKs connect: those of jobs, or of services where there is no backend.
     pub listens: Arc<str>,
     /// The kind of its store.
     pub store: &'static str,
-    /// The address of the backend.
-    pub backend: Arc<str>,
+    /// The address of the backend, if there is one.
+    pub backend: Option<Arc<str>>,
 }
 
 /// What is asked: which keys.
@@ -349,7 +349,7 @@ impl Shared {
                 errors: now.store_errors,
             },
             backend: BackendPart {
-                url: Arc::clone(&facts.backend),
+                url: facts.backend.clone(),
                 up: now.backend_up,
             },
             config: ConfigPart {

@@ -66,6 +66,12 @@ const KEYS: usize = 20;
 /// Answers the question in the query.
 pub(crate) async fn why(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
     let question = Question::read(parts.uri.query().unwrap_or_default())?;
+    let is_about_key = matches!(question, Question::Key(_));
+    if proxy.sidecar.config().calls_only() && !is_about_key {
+        let message =
+            "this sidecar has no backend: it limits calls, and knows of no queue and no job";
+        return Err(Fault::bad_request(message).hinting("ask about a key: ?key=KEY"));
+    }
     explain(proxy, parts, question, None).await
 }
 
@@ -546,10 +552,10 @@ impl Asker<'_> {
         let no_jobs = found.queue.filter(|_| !is_held);
         all.extend(no_jobs.and_then(|queue| find::no_jobs(self.now(), queue)));
         if all.iter().all(Cause::lets_start) {
-            all.push(find::open(
-                found.applied.is_empty(),
-                self.may_have_keys(found.queue),
-            ));
+            all.push(match sidecar.config().calls_only() {
+                true => Cause::new(&causes::OPEN_TO_CALLS, &[]),
+                false => find::open(found.applied.is_empty(), self.may_have_keys(found.queue)),
+            });
         }
         all.extend(aside);
         all

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    Answer, Change, Claimed, End, Gen, Number, Overrides, Room, Row, Step, Taken, Usage, Wake,
-    fleet,
+    Answer, Change, Claim, Claimed, End, Gen, Number, Overrides, Room, Row, Step, Taken, Usage,
+    Wake, fleet,
 };
 use ojs_limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
 
@@ -35,7 +35,9 @@ pub trait Ledger: std::fmt::Debug + Send + Sync {
     /// those out with workers of siblings that have not looked in time (no other sidecar is handed such a row for a
     /// while then). What was offered to siblings comes last, and is named every few seconds.
     /// Called once a second or so it also tells the others that we live.
-    fn due(&self, max: usize) -> Answer<'_, Vec<Row>>;
+    ///
+    /// However many rows there are of which the caller does not look after any, they stand before no others.
+    fn due_of(&self, which: LooksAfter, max: usize) -> Answer<'_, Vec<Row>>;
 
     /// Makes changes in one step; those for which there is nothing to change do nothing. Says whether any was made.
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool>;
@@ -85,6 +87,11 @@ pub trait LedgerExt: Ledger {
             let ended = self.end_all(&[End::of(Arc::from(job), claim)]).await?;
             Ok(ended.into_iter().next())
         })
+    }
+
+    /// What is due of jobs and calls ([`Ledger::due_of`]).
+    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        self.due_of(LooksAfter::All, max)
     }
 
     /// Makes one change; says whether there was anything to change.
@@ -198,6 +205,22 @@ pub struct KeyStates {
     pub now: Timestamp,
 }
 
+/// Of what a sidecar looks after the rows that are due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LooksAfter {
+    /// Of jobs and calls.
+    All,
+    /// Of calls alone. It has no backend that it could ask about a job.
+    Calls,
+}
+
+impl LooksAfter {
+    /// Whether a row of this claim is among them.
+    pub fn has(self, claim: &Claim) -> bool {
+        self == LooksAfter::All || claim.egress().is_some()
+    }
+}
+
 /// Which rows are asked for.
 #[derive(Clone, Copy, Debug)]
 pub enum RowsOf<'a> {
@@ -244,7 +267,7 @@ pub struct StoreFacts<'a> {
     pub siblings: usize,
     /// How often it had other data than this sidecar knew.
     pub times_wiped: u64,
-    /// How many jobs were ever adopted in it ([`Gen::ADOPTED`]), as [`Ledger::due`] found: what is held here may be
+    /// How many jobs were ever adopted in it ([`Gen::ADOPTED`]), as [`Ledger::due_of`] found: what is held here may be
     /// among them.
     pub adopted: u64,
     /// Whether it may have forgotten its last writes without saying so.

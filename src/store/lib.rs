@@ -81,7 +81,7 @@ pub use error::StoreError;
 pub use fleet::{HOLDS_LAST, NAMES, NUMBER_LASTS, Number, Step, Wake, sidecar_of};
 pub use handle::Store;
 pub use inspection::Inspection;
-pub use ledger::{CountOf, KeyStates, Ledger, LedgerExt, RowsOf, StoreFacts, Wish};
+pub use ledger::{CountOf, KeyStates, Ledger, LedgerExt, LooksAfter, RowsOf, StoreFacts, Wish};
 pub use ojs_limit::Room;
 pub use overrides::{MAX as MAX_OVERRIDES, MAX_SETTINGS, Override, Overrides};
 pub use row::{Claim, Claimed, End, Gen, KnownRow, Place, Row, Used};

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::clock::Clock;
 use super::engine::Entry;
 use super::fleet::{self, Numbers};
-use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, StoreFacts};
+use super::ledger::{CountOf, KeyStates, Ledger, LooksAfter, RowsOf, StoreFacts};
 use super::remote::put_back;
 use super::{Answer, Change, Claimed, End, Gen, Number, Overrides, Row, Step, Taken, Wake, Wish};
 use books::Books;
@@ -113,10 +113,11 @@ impl Ledger for MemoryStore {
     }
 
     /// The rows are few (what workers have between them), so they are all looked at, once a second.
-    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+    fn due_of(&self, which: LooksAfter, max: usize) -> Answer<'_, Vec<Row>> {
         let (mut books, now) = self.open();
         let now = books.at(now).now;
         let rows = books.rows.values().map(|entry| &entry.row);
+        let rows = rows.filter(|row| which.has(&row.claimed));
         Answer::now(first_due(rows, max, now))
     }
 

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::clock::ServerClock;
 use super::fleet::{BEAT, SETTLING};
-use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, StoreFacts};
+use super::ledger::{CountOf, KeyStates, Ledger, LooksAfter, RowsOf, StoreFacts};
 use super::record::{self, Kept, Written};
 use super::remote::{self, Around, Data, Elsewhere, News, Remote};
 use super::{
@@ -148,10 +148,11 @@ impl RedisStore {
         wire::reserved(&told).ok_or_else(|| self.strange(&told))
     }
 
-    async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
+    async fn overdue(&self, which: LooksAfter, max: usize) -> Result<Vec<Row>, StoreError> {
         let data = remote::data(self).await?;
         let mut command = self.command(&self.scripts.due, &data);
         command.arg(max.min(10_000));
+        command.arg(u8::from(which == LooksAfter::Calls));
         let told = self.send(&self.scripts.due, &command).await?;
         let numbers: Option<Vec<i64>> = told.iter().take(7).map(wire::int).collect();
         let Some([now, live, others, first, edition, ahead, adopted]) = numbers.as_deref() else {
@@ -277,11 +278,11 @@ impl Ledger for RedisStore {
         })
     }
 
-    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+    fn due_of(&self, which: LooksAfter, max: usize) -> Answer<'_, Vec<Row>> {
         if self.remote.is_quiet() {
             return Answer::now(Vec::new());
         }
-        Answer::later(self.overdue(max))
+        Answer::later(self.overdue(which, max))
     }
 
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {

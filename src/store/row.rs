@@ -170,6 +170,9 @@ impl Claim {
         }
     }
 
+    /// How the ids of calls begin. A job may have such an id too.
+    pub const CALL_IDS: &str = "call-";
+
     /// The queue of the calls that take the way out `egress`.
     pub fn queue_of_calls(egress: &str) -> Arc<str> {
         format!("{CALL}{egress}").into()

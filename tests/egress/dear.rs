@@ -1,6 +1,7 @@
 //! Calls that cost more than others, beside those.
 
 use tokio::io::AsyncWriteExt as _;
+use tokio::task::JoinSet;
 
 use super::prelude::*;
 
@@ -50,5 +51,36 @@ async fn a_dear_call_whose_caller_has_gone_leaves_the_room_to_others() {
         drop(dear);
         sleep(millis(100)).await;
         assert_eq!(world.statuses("/", 1).await, [200], "{nth}");
+    }
+}
+
+/// It waits behind those that came before, and then until so much room has come.
+#[tokio::test(start_paused = true)]
+async fn a_dear_call_starts_although_cheap_ones_take_all_that_comes_free() {
+    for limit in [
+        "rate = { limit = 20, period = '6s' }",
+        "throttle = { limit = 20, period = '6s', burst = 10 }",
+    ] {
+        let entries = format!(
+            "listen = '127.0.0.1:0'\nkey = 'vendor'\n{limit}\n[[egress]]\nname = 'dear'\nlisten = '127.0.0.1:0'\n\
+             upstream = 'http://127.0.0.1:9'\nkey = 'vendor'\n{limit}\ncost = 6\nmax_wait = '30s'"
+        );
+        let world = World::start("", &entries, |_| Answer::ok()).await;
+        let mut cheap = JoinSet::new();
+        for _ in 0..30 {
+            let caller = Client::new(&world.net, world.pair.sidecar.egress[0]);
+            cheap.spawn(async move {
+                loop {
+                    caller.get("/").await;
+                }
+            });
+        }
+        sleep(Duration::from_secs(2)).await;
+        let dear = Client::new(&world.net, world.pair.sidecar.egress[1]);
+        for nth in 0..5 {
+            // It has its start, and nobody answers there.
+            assert_eq!(dear.get("/").await.status, 502, "{limit}: {nth}");
+        }
+        assert!(world.vendor.calls().len() >= 20, "cheap ones start, too");
     }
 }

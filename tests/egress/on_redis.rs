@@ -1,5 +1,7 @@
 //! Several sidecars on one Redis: one budget for the jobs and the calls of a key.
 
+mod stock_on_tools;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -101,7 +103,7 @@ fn at_three(limit: &str, vendor: &Vendor, each: usize, time: Duration) -> u64 {
 }
 
 /// How many more came than `each` second lets, in the interval in which these were the most.
-fn most_over(times: &[Instant], each: f64) -> f64 {
+pub fn most_over(times: &[Instant], each: f64) -> f64 {
     let (mut least, mut most) = (f64::MAX, 0.0_f64);
     for (nth, at) in times.iter().enumerate() {
         let over = nth as f64 - (*at - times[0]).as_secs_f64() * each;

@@ -14,8 +14,8 @@ use ojs_throttle::limit::{Key, Reserved, Space, Timestamp, is_priced};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{
-    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LedgerExt, Number, Place, Row,
-    RowsOf, Step, Store, StoreFacts, Taken, Verdict, Wake, Wish,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LedgerExt, LooksAfter, Number,
+    Place, Row, RowsOf, Step, Store, StoreFacts, Taken, Verdict, Wake, Wish,
 };
 use tokio::sync::Notify;
 
@@ -235,17 +235,20 @@ impl Member {
         }
     }
 
-    fn look(&self, max: usize) -> Vec<Row> {
+    fn look(&self, which: LooksAfter, max: usize) -> Vec<Row> {
         let now = self.now();
         let mut books = self.fleet.books();
         books.seen.insert(self.nth, now);
         let alive = books.seen.keys().filter(|nth| books.is_alive(**nth, now));
         self.siblings.store(alive.count() - 1, Ordering::Relaxed);
         self.adopted.store(books.adopted, Ordering::Relaxed);
-        let mut rows = at_once(self.memory().due(usize::MAX));
+        let mut rows = at_once(self.memory().due_of(which, usize::MAX));
         rows.retain(|row| books.owners.get(&row.claimed.job) == Some(&self.nth));
         for row in self.late(&books, now) {
             let claimed = &row.claimed;
+            if !which.has(claimed) {
+                continue;
+            }
             if !row.is_out() {
                 let (scope, queue) = (claimed.scope, claimed.queue.clone());
                 books.tell(self.nth, Wake::Offered { scope, queue });
@@ -384,8 +387,8 @@ impl Ledger for Member {
         Answer::now(all)
     }
 
-    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        Answer::now(self.look(max))
+    fn due_of(&self, which: LooksAfter, max: usize) -> Answer<'_, Vec<Row>> {
+        Answer::now(self.look(which, max))
     }
 
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {

@@ -23,6 +23,7 @@ fn help_is_help() {
             &["--upstream", "OJS_THROTTLE_CONFIG", "78"],
         ),
         (&["check", "--help"], 0, &["78"]),
+        (&["egress", "--help"], 0, &["--to", "--rate", "--print"]),
         (&["help"], 0, &["demo", "--help", "incidents"]),
         (&["help", "check"], 0, &["Usage: ojs-throttle check", "78"]),
         (&["help", "incidents"], 0, &["# Something is wrong"]),

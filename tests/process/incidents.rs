@@ -283,7 +283,7 @@ pub const CAUSES: [Cause; 28] = [
             waits
         },
         names: &[("billing", "default"), ("stripe", "crm:acme")],
-        sentence: "as many jobs as its window allows",
+        sentence: "as many as its window allows",
         asked: Asked::Queue,
     },
     Cause {

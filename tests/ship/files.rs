@@ -469,7 +469,7 @@ fn compose_agrees_with_the_program_and_its_own_files() {
         panic!("no dev");
     };
     let backend = format!("http://backend:{}", dev.backend_listen.port());
-    assert_eq!(settings.upstream.url.to_string(), backend);
+    assert_eq!(settings.upstream.url.unwrap().to_string(), backend);
     assert!(dev.backend_listen.ip().is_unspecified());
     assert!(content("throttle").contains("\"redis://redis:6379\""));
 

@@ -241,6 +241,7 @@ pub fn pair(server: &str, rest: &str) -> (Backend, Sidecar) {
 
 /// A running program.
 pub struct Sidecar {
+    /// Nowhere, if it has no backend.
     pub data: SocketAddr,
     pub admin: SocketAddr,
     child: Child,
@@ -303,7 +304,7 @@ impl Sidecar {
             let line = self
                 .lines()
                 .into_iter()
-                .find(|line| line.contains("point SDKs at"));
+                .find(|line| line.contains("point SDKs at") || line.contains("no backend:"));
             assert!(
                 line.is_some() || self.child.try_wait().unwrap().is_none(),
                 "it ended: {}",
@@ -311,7 +312,9 @@ impl Sidecar {
             );
             line
         });
-        self.data = address(&line, "data");
+        if line.contains("point SDKs at") {
+            self.data = address(&line, "data");
+        }
         self.admin = address(&line, "admin");
     }
 

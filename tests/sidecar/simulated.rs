@@ -56,7 +56,11 @@ impl Start {
         let stop = Stop::default();
         Sidecar {
             net,
-            addr: running.addr().unwrap(),
+            // Without a backend nobody asks there.
+            addr: running
+                .addr()
+                .unwrap()
+                .unwrap_or(([127, 0, 0, 1], 0).into()),
             admin_addr: running.admin_addr().unwrap(),
             egress: running.egress_addrs().unwrap(),
             reload: running.reload(),

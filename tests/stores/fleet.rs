@@ -6,7 +6,7 @@ use ojs_throttle::store::SqlStore;
 
 use super::prelude::*;
 use crate::faulty::{Fault, Faulty};
-use ojs_throttle::store::{Row, RowsOf, Store};
+use ojs_throttle::store::{Claim, LooksAfter, Row, RowsOf, Store};
 
 /// The next thing that `store` hears of which `wanted` is true.
 async fn heard(store: &dyn Ledger, wanted: impl Fn(&Wake) -> bool) {
@@ -797,4 +797,42 @@ pub async fn start_times_are_reserved_for_a_fraction_of_the_calls(rig: &Rig) {
     println!("{count} starts, {calls} calls");
     assert!((441..=450).contains(&count), "98 to 100 % of 450: {count}");
     assert!(calls * 10 <= count * 4, "{calls} calls for {count} starts");
+}
+
+/// A sidecar without a backend can do nothing for jobs. What is due of them hides no call, and is left to others.
+pub async fn calls_are_found_behind_jobs_of_others(rig: &Rig) {
+    let (dead, calls, all) = (
+        rig.open("dead").await,
+        rig.open("calls").await,
+        rig.open("all").await,
+    );
+    let slot = [limited("k", Some(1_000), None, None)];
+    let out = async |store: &dyn Ledger, job: &str, queue: &str| {
+        let mut claim = claimed(job, 1, &slot);
+        (claim.visibility, claim.queue) = (SECOND, queue.into());
+        assert!(started(&take(store, claim).await), "{job}");
+    };
+    for nth in 0..300 {
+        out(&*dead, &format!("a-{nth:03}"), "queue").await;
+    }
+    // A job may be called like a call, and a call be due after all jobs.
+    out(&*dead, "call-0", "queue").await;
+    let call = Claim::queue_of_calls("out");
+    advance(rig, 1_000);
+    out(&*dead, "call-1", &call).await;
+    out(&*calls, "call-2", &call).await;
+    advance(rig, 20 * SECOND);
+    let found = calls.due_of(LooksAfter::Calls, 9).await.unwrap();
+    let mut found = names(&found);
+    found.sort_unstable();
+    assert_eq!(found, ["call-1", "call-2"]);
+    assert!(calls.siblings() <= 1, "it has looked around");
+    // Nobody waits for what was left alone.
+    let found = all.due(400).await.unwrap();
+    let jobs = found.iter().filter(|row| row.claimed.egress().is_none());
+    assert_eq!(jobs.count(), 301, "all of them, at once");
+    assert!(
+        found.iter().all(|row| &*row.claimed.job != "call-1"),
+        "it has been handed out"
+    );
 }

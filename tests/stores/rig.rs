@@ -217,6 +217,7 @@ macro_rules! fleet {
                 jobs_that_are_adopted_are_counted,
                 overdue_slots_of_others_are_looked_after_by_one,
                 what_a_dead_sidecar_had_is_found,
+                calls_are_found_behind_jobs_of_others,
                 what_a_dead_sidecar_offered_is_found,
                 a_held_job_goes_out_once_where_its_holder_is_cut_off,
                 limits_set_over_http_are_told_to_all,

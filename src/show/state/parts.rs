@@ -44,7 +44,7 @@ parts! {
         since: String,
         /// `starting`, `ready` or `draining`.
         ready: &'static str,
-        /// Where SDKs connect.
+        /// Where SDKs connect: to the data port, or where there is no backend to the ways out.
         listens: Arc<str>,
         /// Jobs that are held.
         held: usize,
@@ -66,8 +66,8 @@ parts! {
     }
     /// The backend.
     BackendPart at "backend" {
-        /// Its address.
-        url: Arc<str>,
+        /// Its address; `null`: there is none, and calls are all that is limited.
+        url: Option<Arc<str>>,
         /// Whether it answers.
         up: bool,
     }

@@ -9,7 +9,9 @@ use tokio::sync::Notify;
 use super::lost::Lost;
 use super::mode::{Declared, LostMode, OnStoreError};
 use super::state::Notes;
-use crate::{Answer, Clock, Gen, KnownRow, Ledger, LedgerExt, Room, Row, RowsOf, StoreError};
+use crate::{
+    Answer, Clock, Gen, KnownRow, Ledger, LedgerExt, LooksAfter, Room, Row, RowsOf, StoreError,
+};
 use ojs_limit::{Limited, Limits, Timestamp};
 
 /// After the store was back others have this long to come back too, in microseconds: until then who has
@@ -170,7 +172,7 @@ impl Guard {
     }
 
     /// Asks the store what is due, after it was told what it may have forgotten.
-    pub(super) async fn look(&self, max: usize) -> Result<Vec<Row>, StoreError> {
+    pub(super) async fn look(&self, which: LooksAfter, max: usize) -> Result<Vec<Row>, StoreError> {
         let (lost, failed, suspect) = {
             let state = self.state();
             (state.lost.clone(), state.failures.ever, state.suspect)
@@ -179,11 +181,11 @@ impl Guard {
             let back = self.recover().await;
             if let (Err(error), Some(lost)) = (&back, lost) {
                 self.state().log_loss(&lost, error);
-                return lost.local.due(max).await;
+                return lost.local.due_of(which, max).await;
             }
             self.note(&back, failed);
         }
-        self.ask(self.inner.due(max), async |lost| lost.local.due(max).await)
-            .await
+        let here = async |lost: &Lost| lost.local.due_of(which, max).await;
+        self.ask(self.inner.due_of(which, max), here).await
     }
 }

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::guarded::Guard;
 use super::lost::Lost;
 use crate::{
-    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LedgerExt, Number, Row, RowsOf,
-    Step, StoreError, StoreFacts, Taken, Wake, Wish,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LedgerExt, LooksAfter, Number,
+    Row, RowsOf, Step, StoreError, StoreFacts, Taken, Wake, Wish,
 };
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 
@@ -106,12 +106,12 @@ impl Ledger for Guard {
         })
     }
 
-    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+    fn due_of(&self, which: LooksAfter, max: usize) -> Answer<'_, Vec<Row>> {
         Answer::later(async move {
-            let mut due = self.look(max).await;
+            let mut due = self.look(which, max).await;
             if matches!(due, Err(StoreError::Wiped)) {
                 // The others wait for our rows, so they are put back at once.
-                due = self.look(max).await;
+                due = self.look(which, max).await;
             }
             due
         })

@@ -922,6 +922,11 @@ local function row(job)
   }
 end
 
+-- Whether it is the lane of a call.
+local function is_call(lane)
+  return string.find(lane, '^%d+:>') ~= nil
+end
+
 -- The order in which rows are due.
 local function sooner(a, b)
   if a.till ~= b.till then return a.till < b.till end

@@ -1,7 +1,7 @@
 -- The caller lives; what must be looked at: its own overdue rows, and those of others that have not
--- looked in time.
+-- looked in time. Where it looks after calls alone, rows of jobs are left to others.
 
-local most = num()
+local most, only_calls = num(), num() == 1
 -- How long a sidecar may say nothing before it counts as gone, how late the owner of a row may be, how
 -- long whoever is handed the row of another has for it, and how often each calls.
 local SILENCE, PATIENCE, LEASE, BEAT = 5000000, 3000000, 2000000, 2000000
@@ -22,13 +22,20 @@ end
 -- Whether a row of the caller's is gone: it is to put it back.
 local lost
 
--- The rows of an index that are due by a time; what is gone by itself goes from the index too.
+-- The rows of an index that are due by a time; what is gone by itself goes from the index too. However many jobs stand
+-- before them, calls are found: their ids are told apart before their rows are read.
 local function overdue(of, place, after, by, from, count)
   local found = {}
   local set = index(of, place)
-  for _, job in ipairs(redis.call('ZRANGEBYSCORE', set, after, by, 'LIMIT', from, count)) do
-    local r = row(job)
-    if r and r.owner == of and r.place == place then
+  local asked = only_calls and count > 0 and -1 or count
+  for _, job in ipairs(redis.call('ZRANGEBYSCORE', set, after, by, 'LIMIT', from, asked)) do
+    if #found == count then break end
+    -- `Claim::CALL_IDS`.
+    local may_be = not only_calls or string.sub(job, 1, 5) == 'call-'
+    local r = may_be and row(job)
+    if not may_be or r and only_calls and not is_call(r.lane) then
+      -- A job, which somebody else looks after.
+    elseif r and r.owner == of and r.place == place then
       found[#found + 1] = r
     elseif not r and of == owner and place == 'o' then
       lost = lost_row(job)

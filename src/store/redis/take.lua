@@ -47,7 +47,7 @@ end
 
 -- Whether somebody is there still when it may start. Jobs are asked for again, and calls that do not wait so long are not.
 local function waits_for(ask, at)
-  return not string.find(ask.lane, '^%d+:>') or ask.stays > now and at <= ask.stays
+  return not is_call(ask.lane) or ask.stays > now and at <= ask.stays
 end
 
 -- A refused job: what it needs is kept for it, or it is first in line nowhere.

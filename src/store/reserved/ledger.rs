@@ -8,8 +8,8 @@ use super::layer::ReservedStore;
 use super::state::Ahead;
 use crate::memory::first_due;
 use crate::{
-    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, Number, Row, RowsOf, Step,
-    StoreFacts, Taken, Wake, Wish,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LooksAfter, Number, Row, RowsOf,
+    Step, StoreFacts, Taken, Wake, Wish,
 };
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 
@@ -53,18 +53,19 @@ impl Ledger for ReservedStore {
         })
     }
 
-    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+    fn due_of(&self, which: LooksAfter, max: usize) -> Answer<'_, Vec<Row>> {
         if !self.is_used() {
-            return self.inner.due(max);
+            return self.inner.due_of(which, max);
         }
         let rows = |ahead: &Ahead| {
             let rows = ahead.out.values().map(|out| &out.row);
+            let rows = rows.filter(|row| which.has(&row.claimed));
             first_due(rows, max, self.now())
         };
         let here = rows(&self.state());
         Answer::later(async move {
             self.give_back().await;
-            let mut rows = self.inner.due(max).await?;
+            let mut rows = self.inner.due_of(which, max).await?;
             rows.extend(here);
             Ok(rows)
         })

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::super::clock::ServerClock;
 use super::super::fleet::{BEAT, kept_name};
-use super::super::ledger::{CountOf, KeyStates, Ledger, RowsOf, StoreFacts};
+use super::super::ledger::{CountOf, KeyStates, Ledger, LooksAfter, RowsOf, StoreFacts};
 use super::super::record::{self, Kept, Written};
 use super::super::remote::{self, Around, Data, Elsewhere, News, Remote};
 use super::super::{
@@ -181,11 +181,11 @@ impl SqlStore {
         })
     }
 
-    async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
+    async fn overdue(&self, which: LooksAfter, max: usize) -> Result<Vec<Row>, StoreError> {
         let max = max.min(10_000);
         let data = remote::data(self).await?;
         let need = Need {
-            first: Some(First::Due { max }),
+            first: Some(First::Due { which, max }),
             ..Need::to_write()
         };
         let step = move |page: &mut Page, found: &Findings| {
@@ -327,11 +327,11 @@ impl Ledger for SqlStore {
         })
     }
 
-    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+    fn due_of(&self, which: LooksAfter, max: usize) -> Answer<'_, Vec<Row>> {
         if self.remote.is_quiet() {
             return Answer::now(Vec::new());
         }
-        Answer::later(self.overdue(max))
+        Answer::later(self.overdue(which, max))
     }
 
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::fleet::ADOPTED;
 use super::super::record;
-use super::super::{Change, Claimed, End, Gen, StoreError, fleet};
+use super::super::{Change, Claimed, End, Gen, LooksAfter, StoreError, fleet};
 use super::page::Page;
 use super::statements::{MINE, OTHERS_OUT, Statement};
 use super::value::{Rows, SqlValue, unsigned};
@@ -38,7 +38,7 @@ pub(crate) struct Need {
 pub(crate) enum First {
     /// What to look after: at most `max` rows of ours that are out, at most `max` that we offer or have taken over (what
     /// we offer comes last), and as many that others have out. And as [`First::Idle`].
-    Due { max: usize },
+    Due { which: LooksAfter, max: usize },
     /// Of the next [`IDLE`] keys those with nothing used.
     Idle,
     /// Offered rows of others in a lane.
@@ -96,11 +96,17 @@ impl First {
         );
         let walk = || (Statement::Walk, vec![time(), after.into(), most(IDLE)]);
         match self {
-            First::Due { max } => vec![
-                (Statement::Due, vec![time(), me(), most(*max)]),
-                (Statement::Around, vec![me()]),
-                walk(),
-            ],
+            First::Due { which, max } => {
+                let due = match which {
+                    LooksAfter::All => Statement::Due,
+                    LooksAfter::Calls => Statement::DueCalls,
+                };
+                vec![
+                    (due, vec![time(), me(), most(*max)]),
+                    (Statement::Around, vec![me()]),
+                    walk(),
+                ]
+            }
             First::Idle => vec![walk()],
             First::Offered { lane, max } => {
                 let with = vec![time(), me(), SqlValue::from(&**lane), most(*max)];
@@ -128,7 +134,7 @@ impl Findings {
             let mut row = row.into_iter();
             let mut next = || row.next();
             match asked {
-                Statement::Due => {
+                Statement::Due | Statement::DueCalls => {
                     let found = match next()?.number()? {
                         MINE => &mut self.jobs,
                         OTHERS_OUT => &mut self.others_out,

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::super::HOLDS_LAST;
 use super::super::fleet::ADOPTED;
+use super::super::record::lane;
+use super::super::{Claim, HOLDS_LAST, LooksAfter};
 use super::times::{KEPT, LATE, LONG_OVER, PATIENCE, SILENCE};
 use super::value::number;
 use ojs_limit::Timestamp;
@@ -107,7 +108,9 @@ statements! { says:
         false => "INSERT INTO news (owner, text, at) VALUES ($1, $2, $3)".to_owned(),
     };
     /// Which jobs and lanes are to be looked after.
-    Due = says.due();
+    Due = says.due(LooksAfter::All);
+    /// Which calls are to be looked after, however many jobs are due before them.
+    DueCalls = says.due(LooksAfter::Calls);
     /// What else is looked at then.
     Around = says.around();
     /// The next keys.
@@ -241,10 +244,17 @@ impl Dialect {
         format!("INSERT INTO {name} ({names}) {told} ON CONFLICT ({key}) DO UPDATE SET {set}")
     }
 
-    fn due(&self) -> String {
+    fn due(&self, which: LooksAfter) -> String {
+        let of = match which {
+            LooksAfter::All => String::new(),
+            LooksAfter::Calls => {
+                let calls = lane(0, &Claim::queue_of_calls(""));
+                format!("AND lane LIKE '{calls}%'")
+            }
+        };
         let mine = |is_out: &str, order: &str| {
             format!(
-                "SELECT job FROM rows WHERE owner = $2 AND is_out = {is_out} AND until <= {NOW}
+                "SELECT job FROM rows WHERE owner = $2 AND is_out = {is_out} AND until <= {NOW} {of}
                  ORDER BY {order} until, job LIMIT $3"
             )
         };
@@ -254,9 +264,9 @@ impl Dialect {
             (MINE, mine("false", "until = 0,")),
             (
                 OTHERS_OUT,
-                format!("SELECT job {others_out} ORDER BY until, job LIMIT $3"),
+                format!("SELECT job {others_out} {of} ORDER BY until, job LIMIT $3"),
             ),
-            (LANES, format!("SELECT DISTINCT lane AS job {offered}")),
+            (LANES, format!("SELECT DISTINCT lane AS job {offered} {of}")),
         ];
         let parts = parts.map(|(what, part)| {
             format!("SELECT CAST({what} AS bigint), job FROM ({part}) AS part{what}")

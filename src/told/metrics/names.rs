@@ -60,6 +60,35 @@ counted! {
     UsedOverLimit "ojs_throttle_costs_replaced_total" [by "limit"];
 }
 
+/// How the names of series begin, behind `ojs_`, that tell of jobs alone. Where there is no backend they are not shown.
+pub(super) const OF_JOBS: [&str; 25] = [
+    "backpressure_",
+    "rate_limit_dropped_total",
+    "throttle_backend_up",
+    "throttle_blocked_enqueues",
+    "throttle_claimed_jobs_total",
+    "throttle_connections",
+    "throttle_costs_replaced_total",
+    "throttle_fetch_wait_seconds",
+    "throttle_handouts_undone_total",
+    "throttle_held_",
+    "throttle_hold_",
+    "throttle_job_policies_",
+    "throttle_lookahead_",
+    "throttle_repairs_total",
+    "throttle_requests_in_flight",
+    "throttle_reserved_turns_",
+    "throttle_returned_jobs_total",
+    "throttle_settle_",
+    "throttle_shadow_",
+    "throttle_slots",
+    "throttle_subqueues_",
+    "throttle_unmatched_policies",
+    "throttle_unshared_sidecars",
+    "throttle_upstream_nonsense_total",
+    "throttle_workers_around",
+];
+
 /// What is declared of a series.
 #[derive(Clone, Copy, Debug)]
 pub struct Series {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hashbrown::hash_map::Entry;
@@ -14,7 +15,7 @@ use metrics_exporter_prometheus::{
 use parking_lot::{Mutex, MutexGuard};
 
 use super::activity::{Activity, Point, SpacedKey};
-use super::names::Counted;
+use super::names::{Counted, OF_JOBS};
 use super::page::{open_metrics, process};
 use super::recorder::{Labels, counter, described, gauge, histogram, part_of_page};
 use ojs_limit::{self as limit, Limited, OnLimit, Space, Strategy, Timestamp, each_key, share_of};
@@ -51,6 +52,8 @@ struct AllSeries {
     limits: Mutex<String>,
     /// The part of the page with the certificates as last looked at.
     certificates: Mutex<String>,
+    /// Whether nothing is shown of jobs.
+    calls_only: AtomicBool,
     // These change with every FETCH or event, so they are kept; the others are looked up by name.
     fetch_wait: Histogram,
     claimed: Counter,
@@ -84,6 +87,13 @@ const COUNTERS_FROM_THE_START: [&str; 5] = [
     "ojs_throttle_reserved_turns_unused_total",
     "ojs_throttle_events_lost_total",
 ];
+
+/// Whether a line of the page is about a series of jobs.
+fn of_jobs(line: &str) -> bool {
+    let heads = ["# HELP ojs_", "# TYPE ojs_", "ojs_"];
+    let name = heads.iter().find_map(|head| line.strip_prefix(head));
+    name.is_some_and(|name| OF_JOBS.iter().any(|begin| name.starts_with(begin)))
+}
 
 #[derive(Default)]
 struct KeyTable {
@@ -173,6 +183,7 @@ impl Metrics {
             pressure: Mutex::default(),
             limits: Mutex::default(),
             certificates: Mutex::default(),
+            calls_only: AtomicBool::new(false),
             recorder,
         };
         let version = Label::new("version", env!("CARGO_PKG_VERSION"));
@@ -198,8 +209,15 @@ impl Metrics {
             .fold(self.0.handle.render(), |page, part| page + &part.lock());
         // A recorder forgets no series: one that nobody knows now is left out here.
         let lines = page.split_inclusive('\n');
-        let known = lines.filter(|line| !line.ends_with(" NaN\n"));
+        let calls_only = self.0.calls_only.load(Ordering::Relaxed);
+        let is_unknown = |line: &str| line.ends_with(" NaN\n") || (calls_only && of_jobs(line));
+        let known = lines.filter(|line| !is_unknown(line));
         known.collect::<String>() + &process()
+    }
+
+    /// Shows nothing of jobs from now on: there is no backend.
+    pub fn show_calls_only(&self) {
+        self.0.calls_only.store(true, Ordering::Relaxed);
     }
 
     /// The page in OpenMetrics.

@@ -1,0 +1,288 @@
+//! A sidecar without a backend: it limits calls, and nobody needs to know what a job is.
+
+use std::fs;
+
+use super::doctor::{doctor, finding};
+use super::prelude::*;
+use super::ways_out::way_out;
+use crate::servers::port;
+use crate::servers::vendor::{Answer, Vendor};
+
+/// A file that limits the calls to this address, and where they go in.
+fn alone(to: SocketAddr, server: &str, more: &str) -> (String, SocketAddr) {
+    let (entry, calls) = way_out(to, more);
+    let admin = port::own();
+    let server = format!("[server]\nupstream = \"none\"\nadmin_listen = \"{admin}\"\n{server}\n");
+    (format!("{server}{entry}"), calls)
+}
+
+/// `egress` with these options, on ports of its own, and where calls go in.
+fn command(to: SocketAddr, more: &[&str]) -> (Command, SocketAddr) {
+    let calls = port::own();
+    let mut command = program();
+    command.args(["egress", "--to", &format!("http://{to}")]);
+    command.args(["--listen", &calls.to_string(), "--admin", "127.0.0.1:0"]);
+    command.args(more);
+    (command, calls)
+}
+
+fn why(sidecar: &Sidecar, question: &str) -> Value {
+    get(sidecar.admin, &format!("/throttle/v1/why?{question}")).json()
+}
+
+fn tool(sidecar: &Sidecar, args: &[&str]) -> String {
+    let mut command = program();
+    let admin = format!("http://{}", sidecar.admin);
+    command.args(args).args(["--admin", &admin]);
+    let done = ran(command);
+    assert_eq!(done.status, Some(0), "{args:?}: {}", done.err);
+    done.out
+}
+
+#[test]
+fn a_command_without_a_file_limits_calls() {
+    let vendor = Vendor::start(|_| Answer::ok());
+    let (command, calls) = command(vendor.addr, &["--rate", "3/1h", "--max-wait", "0s"]);
+    let mut sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
+    let key = vendor.addr.to_string();
+    // Before the first call it is seen what there is.
+    let top = tool(&sidecar, &["top", "--once"]);
+    assert!(top.contains("no backend: calls only"), "{top}");
+    assert!(top.contains(&key) && top.contains("0/3"), "{top}");
+    let open = why(&sidecar, &format!("key={key}"));
+    assert!(
+        open["why"]
+            .to_string()
+            .contains("the next call may start now"),
+        "{open}"
+    );
+    let statuses = [(); 5].map(|()| get(calls, "/v1").status);
+    assert_eq!(statuses, [200, 200, 200, 429, 429]);
+    assert_eq!(vendor.calls().len(), 3);
+    let used = why(&sidecar, &format!("key={key}"));
+    assert!(
+        used["why"].to_string().contains("as its window allows"),
+        "{used}"
+    );
+    for question in ["queue=q", "job=j", "type=t"] {
+        let refused = why(&sidecar, question);
+        assert!(refused.to_string().contains("no backend"), "{refused}");
+    }
+    let state = get(sidecar.admin, "/throttle/v1/state").json();
+    assert_eq!(state["backend"]["url"], Value::Null, "{state}");
+    assert_eq!(state["sidecar"]["listens"], calls.to_string(), "{state}");
+    assert_eq!(state["causes"], json!([]), "{state}");
+    // No series speaks of a backend or of jobs, whatever there is of them.
+    let metrics = sidecar.metrics();
+    for series in [
+        "backend",
+        "held",
+        "slots",
+        "fetch",
+        "claimed",
+        "subqueues",
+        "settle",
+    ] {
+        assert!(
+            !metrics.contains(&format!("ojs_throttle_{series}")),
+            "{series}: {metrics}"
+        );
+    }
+    let starts = format!("ojs_throttle_starts_total{{policy=\"{key}\",kind=\"call\"}}");
+    assert!((sidecar.metric(&starts) - 3.0).abs() < 0.1, "{metrics}");
+    assert!(!sidecar.log().contains("WARN"), "{}", sidecar.log());
+    // Nobody is waited for: the second signal only says so.
+    sidecar.signal("TERM");
+    sidecar.signal("TERM");
+    assert!(sidecar.ended().success(), "{}", sidecar.log());
+}
+
+#[test]
+fn what_the_command_prints_is_a_file_that_does_the_same() {
+    let vendor = Vendor::start(|_| Answer::ok());
+    let options = [
+        "--rate",
+        "100/1m",
+        "--rate",
+        "4/1h",
+        "--throttle",
+        "1000/1s",
+        "--concurrency",
+        "9",
+        "--key",
+        "shop:{header.X-Shop}",
+        "--max-wait",
+        "0s",
+        "--token",
+        "a\"b\\c",
+    ];
+    let (mut printing, calls) = command(vendor.addr, &options);
+    printing.arg("--print");
+    let printed = ran(printing);
+    assert_eq!((printed.status, &*printed.err), (Some(0), ""));
+    let (dir, path) = file(&printed.out);
+    let mut check = program();
+    let said = ran({
+        check.arg("check").arg(&path);
+        check
+    });
+    assert_eq!(said.status, Some(0), "{}", said.out);
+    assert!(
+        said.out.ends_with("ok: calls only, 1 egress entry\n"),
+        "{}",
+        said.out
+    );
+    let mut run = program();
+    run.arg("run").arg("--config").arg(path);
+    let _sidecar = Sidecar::spawn(run, dir);
+    let of = |shop: &str| {
+        let mut conn = Conn::open(calls);
+        let head = format!("Host: a\r\nX-Shop: {shop}\r\nOJS-Throttle-Token: a\"b\\c");
+        let call = format!("GET / HTTP/1.1\r\n{head}\r\n\r\n");
+        conn.write(call.as_bytes()).unwrap();
+        conn.reply().unwrap().status
+    };
+    assert_eq!([(); 5].map(|()| of("a")), [200, 200, 200, 200, 429]);
+    assert_eq!(of("b"), 200);
+    assert_eq!(get(calls, "/").status, 401, "without the token");
+}
+
+#[test]
+fn a_command_that_limits_nothing_or_is_wrong_says_so() {
+    for (more, status, word) in [
+        (
+            &[][..],
+            2,
+            "--rate <N/PERIOD>|--throttle <N/PERIOD>|--concurrency <N>",
+        ),
+        (&["--rate", "100"], 2, "such as 100/1m"),
+        (&["--rate", "1/1s", "--max-wait", "5"], 2, "write \"5s\""),
+        (
+            &["--rate", "1/1s", "--listen", "0.0.0.0:1"],
+            78,
+            "there is no `token`",
+        ),
+        (&["--rate", "1/1s", "--key", "k{"], 78, "must come in pairs"),
+        (
+            &["--rate", "1/1s", "--store", "http://a"],
+            78,
+            "it names no store",
+        ),
+        (
+            &["--rate", "1/1s", "--listen", "127.0.0.1:9091"],
+            78,
+            "give each its own port",
+        ),
+    ] {
+        let mut command = program();
+        command
+            .args(["egress", "--to", "http://127.0.0.1:9"])
+            .args(more);
+        let done = ran(command);
+        assert_eq!(done.status, Some(status), "{more:?}: {}", done.err);
+        assert!(done.err.contains(word), "{more:?}: {}", done.err);
+    }
+}
+
+/// The environment of a container may name a backend for other sidecars. Who writes the command means what it says.
+#[test]
+fn options_win_over_the_environment_and_a_backend_there_is_not_ours() {
+    let vendor = Vendor::start(|_| Answer::ok());
+    let (mut command, calls) = command(vendor.addr, &["--rate", "3/1h", "--store", "memory:"]);
+    command.env("OJS_THROTTLE_UPSTREAM", "http://127.0.0.1:9");
+    command.env("OJS_THROTTLE_LISTEN", "127.0.0.1:9");
+    command.env("OJS_THROTTLE_STORE_URL", "redis://127.0.0.1:9");
+    command.env("OJS_THROTTLE_ADMIN_LISTEN", "127.0.0.1:9");
+    command.env("OJS_THROTTLE_LOG", "json");
+    command.env("OJS_THROTTLE_TOKEN", "secret");
+    let sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
+    assert_eq!(get(calls, "/").status, 200);
+    assert!(sidecar.log().starts_with('{'), "{}", sidecar.log());
+    let mut pause = program();
+    pause.env("OJS_THROTTLE_TOKEN", "secret");
+    let admin = format!("http://{}", sidecar.admin);
+    pause.args(["pause", &vendor.addr.to_string(), "--admin", &admin]);
+    let paused = ran(pause);
+    assert_eq!(paused.status, Some(0), "{}", paused.err);
+}
+
+#[test]
+fn the_doctor_connects_and_calls_nobody() {
+    let vendor = Vendor::start(|_| Answer::ok());
+    let limit = "rate = { limit = 1, period = \"1m\" }";
+    let (config, _) = alone(vendor.addr, "", limit);
+    let (report, status) = doctor(&config, &[]);
+    assert_eq!(status, Some(0), "{report}");
+    let none = finding(&report, "backend", "address");
+    assert!(
+        none["says"].to_string().contains("only calls are limited"),
+        "{none}"
+    );
+    let reached = finding(&report, "egress", "service");
+    assert!(
+        reached["says"].to_string().contains("can be reached"),
+        "{reached}"
+    );
+    assert!(vendor.calls().is_empty(), "no request");
+    let (config, _) = alone(port::own(), "", limit);
+    let (report, status) = doctor(&config, &[]);
+    assert_eq!(status, Some(1), "{report}");
+    let (config, _) = alone(vendor.addr, "", limit);
+    let config = config.replace("http://127.0.0.1", "http://no-such-host.invalid");
+    let (report, status) = doctor(&config, &[]);
+    assert_eq!(status, Some(1), "{report}");
+}
+
+/// Whether there is a backend is decided once.
+#[test]
+fn a_reload_changes_limits_and_not_whether_there_is_a_backend() {
+    let vendor = Vendor::start(|_| Answer::ok());
+    let hour =
+        |limit: u32| format!("max_wait = \"0s\"\nrate = {{ limit = {limit}, period = \"1h\" }}");
+    let (config, calls) = alone(vendor.addr, "", &hour(1));
+    let (dir, path) = file(&config);
+    let mut command = program();
+    command.arg("run").arg("--config").arg(&path);
+    let sidecar = Sidecar::spawn(command, dir);
+    assert_eq!([(); 2].map(|()| get(calls, "/").status), [200, 429]);
+    let more = config.replace("limit = 1,", "limit = 2,");
+    fs::write(&path, &more).unwrap();
+    wait("it is in force", || {
+        sidecar.log().contains("config reloaded")
+    });
+    assert_eq!([(); 2].map(|()| get(calls, "/").status), [200, 429]);
+    for (from, to, told) in [
+        (
+            "\"none\"",
+            "\"http://127.0.0.1:9\"",
+            "`server.upstream` cannot change while running",
+        ),
+        (
+            "[[egress]]",
+            "[[queue]]\nname = \"q\"\nconcurrency = 1\n[[egress]]",
+            "`[[queue]]` is about jobs",
+        ),
+    ] {
+        fs::write(&path, more.replace(from, to)).unwrap();
+        until(told, || sidecar.log().contains(told).then_some(()));
+        assert_eq!(
+            get(calls, "/").status,
+            429,
+            "the last good file is in force"
+        );
+    }
+}
+
+/// Each thread has listeners of its own.
+#[test]
+fn several_threads_serve_calls() {
+    let vendor = Vendor::start(|_| Answer::ok());
+    let limit = "rate = { limit = 20, period = \"1h\" }\nmax_wait = \"0s\"";
+    let (config, calls) = alone(vendor.addr, "threads = 3", limit);
+    let mut sidecar = Sidecar::run(&config);
+    let statuses: Vec<_> = (0..24).map(|_| get(calls, "/").status).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 20);
+    sidecar.signal("TERM");
+    sidecar.signal("TERM");
+    assert!(sidecar.ended().success(), "{}", sidecar.log());
+}
