@@ -552,7 +552,7 @@ impl Asker<'_> {
         let no_jobs = found.queue.filter(|_| !is_held);
         all.extend(no_jobs.and_then(|queue| find::no_jobs(self.now(), queue)));
         if all.iter().all(Cause::lets_start) {
-            all.push(match sidecar.config().calls_only() {
+            all.push(match self.sidecar().config().calls_only() {
                 true => Cause::new(&causes::OPEN_TO_CALLS, &[]),
                 false => find::open(found.applied.is_empty(), self.may_have_keys(found.queue)),
             });
