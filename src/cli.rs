@@ -373,7 +373,7 @@ pub struct RunArgs {
     /// Where SDKs connect [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub listen: Option<SocketAddr>,
-    /// The backend, such as http://127.0.0.1:9090; none: there is none, and [[egress]] limits calls
+    /// The backend, such as http://127.0.0.1:9090; none: there is none, and only calls are limited
     #[arg(long, value_name = "URL")]
     pub upstream: Option<BackendAt>,
     /// Where metrics and health are [default: 127.0.0.1:9091]
@@ -397,7 +397,7 @@ impl RunArgs {
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 #[command(group = clap::ArgGroup::new("limits").args(["rate", "throttle", "concurrency"]).multiple(true).required(true))]
 pub struct EgressArgs {
-    /// Where the calls go, such as https://api.example.com
+    /// Where the calls go: the base URL of the service
     #[arg(long, value_name = "URL")]
     pub to: BaseUrl,
     /// So many calls in any such time, such as 100/1m; may stand several times

@@ -2,7 +2,7 @@
 //! as a stream.
 //!
 //! A state is made at most once a second, and only when somebody asks. Who asks the same question within that second
-//! gets the same bytes. All of it is of one [`Snapshot`], but for what is used of limits: the store is asked about the
+//! gets the same bytes. All of it is of one `Snapshot`, but for what is used of limits: the store is asked about the
 //! keys on the page that is shown, in one call.
 
 mod parts;
