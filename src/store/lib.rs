@@ -13,7 +13,7 @@
 //!   carries the time on the store's clock past which the store refuses it, so that [`Ledger::back`] after
 //!   a [`Ledger::take`] that nobody heard of leaves nothing behind.
 //! * **Rows end by deed, never by time alone.** A row is its owner's. When the row of a job that is out is overdue,
-//!   any sidecar may look after it ([`Ledger::due`]).
+//!   any sidecar may look after it ([`Ledger::due_of`]).
 //! * **A held job is its holder's alone, and has no row.** It goes to a sibling only after its holder has offered it
 //!   ([`Change::Offer`], [`Change::Own`]), and the holder gets it back in the same way. How many are held of a queue
 //!   each sidecar says itself ([`Change::Holds`]).
