@@ -160,7 +160,7 @@ causes! {
     OPEN "nothing": "every limit leaves room: the next job may start now"
         => "if nothing starts: has the backend jobs of the queue, and do workers ask often enough?";
     /// So it is said where there is no backend (`server.upstream = "none"`).
-    OPEN_TO_CALLS "nothing": "every limit leaves room: the next call may start now"
+    OPEN_TO_CALLS "no calls": "every limit leaves room: the next call may start now"
         => "if no call comes: let the program have `listen` of the way out as its base URL";
 }
 

@@ -18,7 +18,7 @@ fn killed(server: &str, rest: &str, options: serde_json::Value) {
         .map(|_| enqueue(first.data, "q", options.clone()))
         .collect();
     let body =
-        json!({"queues": ["q"], "count": 6, "worker_id": "w", "visibility_timeout_ms": 6000});
+        json!({"queues": ["q"], "count": 6, "worker_id": "w", "visibility_timeout_ms": 10000});
     let out = crate::process::http::ask(
         first.data,
         "POST",

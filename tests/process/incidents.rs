@@ -24,8 +24,8 @@ const BLAMELESS: [&str; 7] = [
     "the backend has no job of queue",
 ];
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
-/// backend knows, services that give no answer, and what evades the limits.
-const STAGED_ELSEWHERE: [&str; 12] = [
+/// backend knows, services that give no answer, what evades the limits, and sidecars without a backend.
+const STAGED_ELSEWHERE: [&str; 13] = [
     "starting",
     "cost",
     "line",
@@ -38,6 +38,7 @@ const STAGED_ELSEWHERE: [&str; 12] = [
     "service away",
     "in a subqueue",
     "not seen",
+    "no calls",
 ];
 
 /// The id that the commands of the chapter name.
