@@ -327,6 +327,7 @@ impl Sidecar {
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;
         settings::follow_settings(self);
+        self.snapshot.clear().await;
     }
 
     /// The moment on our clock at which the store's clock shows `at`.

@@ -94,6 +94,11 @@ impl SharedSnapshot {
             last.take_if(|one| one.begun.elapsed() >= SHARED);
         }
     }
+
+    /// Forgets it: what it shows is not there any more.
+    pub(super) async fn clear(&self) {
+        *self.last.lock().await = None;
+    }
 }
 
 impl QueueNow {

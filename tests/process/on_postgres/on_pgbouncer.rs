@@ -9,7 +9,7 @@ use crate::servers::pgbouncer::PgBouncer;
 fn store(pooler: &PgBouncer) -> String {
     let wait = "[fetch]\nmax_wait = \"100ms\"\n";
     format!(
-        "{TWO}{wait}[store]\nurl = \"{}\"\ntimeout = \"2s\"\n",
+        "{TWO}{wait}[store]\nurl = \"{}\"\ntimeout = \"10s\"\n",
         pooler.url()
     )
 }
