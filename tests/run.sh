@@ -183,8 +183,8 @@ computing=("${early[@]}")
 for name in "${waiting[@]}"; do computing+=(--skip "$name"); done
 
 for name in ${nightly[@]+"${nightly[@]}"}; do skip+=(--skip "$name"); done
-behind=(nice -n 19)
-chrt --idle 0 true 2>/dev/null && behind=(chrt --idle 0)
+# Not idle: who holds a lock of the file system and gets no turn keeps all others from the disk.
+behind=(nice -n 10)
 
 # run NAME ARGS...: one call of cargo test, into a log of its own; what it says is shown once it has ended, and how long it
 # took.

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use super::only_on;
@@ -76,37 +76,22 @@ impl PostgresServer {
             port,
             with: with.iter().map(|&word| word.to_owned()).collect(),
         };
-        server.make_data();
-        server.restart();
-        server
-    }
-
-    /// What a new server has: `initdb` makes it once, and all others have a copy, as those of the next run have. It takes
-    /// longer than most tests do.
-    fn make_data(&self) {
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let initdb = programs().join("initdb");
-        let said = Command::new(&initdb).arg("--version").output();
-        let said = String::from_utf8(said.expect(MISSING).stdout).unwrap();
-        let version = said.split(' ').nth(2).expect(MISSING).trim();
-        let owner = std::fs::metadata(self.dir.path()).unwrap().uid();
-        let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let kept = kept.join(format!("postgres-{version}-of-{owner}"));
-        if kept.exists() {
-            return copy(&kept, &self.data());
-        }
-        let mut initdb = self.command(&initdb);
-        let words = "-U postgres -A trust --no-sync -E UTF8 --locale=C";
-        initdb.args(words.split(' ')).arg("-D").arg(self.data());
+        let mut initdb = server.command(&programs().join("initdb"));
+        initdb.arg("-D").arg(server.data());
+        initdb.args([
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "--no-sync",
+            "-E",
+            "UTF8",
+            "--locale=C",
+        ]);
         let made = initdb.output().expect(MISSING);
         assert!(made.status.success(), "{made:?}");
-        let beside = kept.with_extension(std::process::id().to_string());
-        copy(&self.data(), &beside);
-        // Another program of the tests may have been quicker.
-        if std::fs::rename(&beside, &kept).is_err() {
-            std::fs::remove_dir_all(beside).unwrap();
-        }
+        server.restart();
+        server
     }
 
     fn command(&self, program: &Path) -> Command {
@@ -180,12 +165,6 @@ impl PostgresServer {
         }
         panic!("postgres does not start")
     }
-}
-
-/// With whose it is, and who may read it.
-fn copy(from: &Path, to: &Path) {
-    let copied = Command::new("cp").arg("-a").args([from, to]).status();
-    assert!(copied.unwrap().success(), "{from:?}");
 }
 
 impl Drop for PostgresServer {
