@@ -111,6 +111,8 @@
 //! | flow, tag | the jobs of one key, or of one group of it, that wait in one subqueue; what tells flows there apart |
 //! | mark | something came to a subqueue; of a queue: the store knows that it has subqueues |
 //! | trust | how many jobs are asked of a subqueue at once: as many as started without a refusal |
+//! | visit | a worker is here with a FETCH: it looks at its lanes, and may stand in line |
+//! | snapshot | what is held and what waits at one moment, as a value: all who show it read the same one |
 //! | look | the backend is asked how deep a bounded queue is, once for all who wait for it |
 //! | first in line | of a key: the job for which the room is kept that it needs; in the hold FETCHes wait in line |
 //! | share, group | whose part of a key a job takes, by weight (`fair`) |

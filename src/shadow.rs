@@ -10,5 +10,4 @@
 
 mod play;
 
-pub(crate) use crate::desk::shadow::{ShadowTally, Went};
 pub(crate) use play::play;

@@ -1,5 +1,5 @@
-//! The depth of bounded queues: looks at the backend, what passes through here and changes the depth, and the number
-//! that a fleet shares.
+//! The depth of bounded queues: looks at the backend (`look`), the number that a fleet shares (`fleet`), and what readers
+//! are shown of it (`shown`).
 
 mod fleet;
 mod look;

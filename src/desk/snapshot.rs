@@ -247,3 +247,27 @@ fn queues(
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desk::Proxy;
+    use crate::store::Store;
+    use crate::store::memory::MemoryStore;
+
+    /// A large one is shared for long, but not beyond the end of what it shows.
+    #[tokio::test]
+    async fn one_that_is_young_is_shared_until_a_reset() {
+        let proxy = Proxy::on(Store::from(Arc::new(MemoryStore::new(1_000_000))));
+        let sidecar = &proxy.sidecar;
+        let slow = Arc::new(Snapshot {
+            took: Duration::from_secs(60),
+            ..Snapshot::take(sidecar).await
+        });
+        *sidecar.snapshot.last.lock().await = Some(Arc::clone(&slow));
+        let hour = Duration::from_secs(3_600);
+        assert!(Arc::ptr_eq(&slow, &Snapshot::of(sidecar, hour).await));
+        sidecar.clear().await;
+        assert!(!Arc::ptr_eq(&slow, &Snapshot::of(sidecar, hour).await));
+    }
+}

@@ -12,10 +12,10 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use crate::answers::respond::{self, Fault};
+use crate::desk::shadow::Went;
 use crate::hold::Lane;
 use crate::inquiry::job::{self, DEFAULT_VISIBILITY};
 use crate::json::{Json, JsonError, Kind, Name, Reader, quote_to};
-use crate::shadow::Went;
 use crate::wire::ojs::DEPTH;
 use crate::wire::tick;
 use crate::wire::upstream::{Call, Path};

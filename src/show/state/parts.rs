@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::desk::shadow::ShadowTally;
 use crate::inquiry::shape::rfc3339;
-use crate::shadow::ShadowTally;
 use crate::show::why::Cause;
 
 /// Declares the parts of a state: each a struct, and its members with what they mean, for the manual.
