@@ -36,15 +36,6 @@ const FORGET: Duration = Duration::from_secs(600);
 
 /// Does what must be done although nobody asks, until the sidecar is told to stop.
 pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
-    if proxy.sidecar.config().calls_only() {
-        // Nothing is held, and nobody is there to be asked.
-        tokio::join!(
-            sweep(proxy, stop.clone()),
-            stop.run_until_cancelled(watch_backend(proxy)),
-            siblings::hear_siblings(proxy, stop.clone())
-        );
-        return;
-    }
     tokio::join!(
         // Rows that are due, what is empty.
         sweep(proxy, stop.clone()),
