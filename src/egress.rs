@@ -6,9 +6,11 @@
 
 mod key;
 mod overdue;
+mod pass;
 mod redirect;
 mod service;
 mod start;
+mod wait;
 
 pub(crate) use overdue::look_after;
 pub use service::Egress;

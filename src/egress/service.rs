@@ -1,82 +1,59 @@
 //! The service of one way out: it refuses what it does not carry, waits for a start, and streams both ways.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderName, HeaderValue};
+use http::header::HeaderName;
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use subtle::ConstantTimeEq;
 use tokio::sync::{SemaphorePermit, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::key::key_of;
+use super::pass::may_pass;
 use super::redirect::come_back;
-use super::start::{CallStart, PricedCall};
+use super::start::CallStart;
 use crate::answers::body::{self, Body};
 use crate::answers::load::{Load, Service};
 use crate::answers::respond::{self, Fault, Own, refuse};
 use crate::config::EgressSettings;
-use crate::desk::calling::Calling;
-use crate::desk::lines::{AskedBy, BEHIND, CallPlace};
 use crate::desk::outlive::to_the_end;
-use crate::desk::{Sidecar, micros, named, tell};
-use crate::inquiry::in_force;
-use crate::inquiry::shape::rfc3339;
-use crate::limit::{EARLY, Key, Limited, OnLimit, Space, Strategy, Timestamp, fingerprint};
-use crate::policy::{Sample, back_at};
+use crate::desk::{Sidecar, micros};
+use crate::limit::fingerprint;
+use crate::policy::back_at;
 use crate::settle::feedback::{heed_reply, text_lines};
-use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
-use crate::told::metrics::StartKind;
+use crate::store::{Claim, LedgerExt as _};
 use crate::wire::boxed::boxed;
-use crate::wire::upstream::{
-    ReplyBody, RequestBody, SendError, Upstream, UpstreamError, detached, wants_websocket,
-};
+use crate::wire::upstream::{ReplyBody, RequestBody, SendError, Upstream, UpstreamError, detached};
 
-/// What a caller shows where a way out has a token.
-const TOKEN: HeaderName = HeaderName::from_static("ojs-throttle-token");
-/// Of a refusal of ours: the key that is limited.
-const LIMITED: HeaderName = HeaderName::from_static("ojs-throttle-limited");
 /// The largest body that is read before the call waits: so it is seen whether its caller hangs up, and the call can be
 /// made again.
 const SMALL: u64 = 64 << 10;
-/// What to do about a call that has no start in time, and about one for which there is no place.
-const LATE: &str = "come back after Retry-After, or raise egress.max_wait";
-const FULL: &str = "too many calls wait: come back after Retry-After, or raise egress.max_waiting";
-/// When the store is asked again that had no word.
-const NO_WORD: Duration = Duration::from_millis(250);
 /// By this header SDKs know that they shall not make a call again, or shall.
-const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+pub(super) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// By this header the service knows a call that it has done (draft-ietf-httpapi-idempotency-key-header).
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// How long a failed call rests at least before it is made again; twice as long each time, up to the second.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
-/// Whose next start is further away has used up its budget: nobody waits for that within a job.
-const WORTH_WAITING: Duration = Duration::from_secs(3_600);
-/// SDKs of vendors that are told to wait for longer come back at once.
-const SDKS_WAIT: Duration = Duration::from_secs(60);
-/// When a call that waits for a slot asks although nobody has told of one.
-const UNHEARD: Duration = Duration::from_secs(1);
 
 /// One way out. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Egress(Arc<WayOut>);
 
 #[derive(Debug)]
-struct WayOut {
-    sidecar: Arc<Sidecar>,
-    name: Arc<str>,
+pub(super) struct WayOut {
+    pub(super) sidecar: Arc<Sidecar>,
+    pub(super) name: Arc<str>,
     upstream: Upstream,
     load: Arc<Load>,
     /// How the ids of its calls begin, as those of no other way out do.
-    ids: String,
+    pub(super) ids: String,
     /// Where its calls stand as jobs do in a queue.
-    queue: Arc<str>,
+    pub(super) queue: Arc<str>,
 }
 
 impl Service for Egress {
@@ -319,198 +296,6 @@ impl WayOut {
         tokio::time::timeout_at(until, stops).await.is_err()
     }
 
-    /// Waits for a start until `deadline`; `None`: nothing limits this call.
-    async fn start(
-        &self,
-        entry: &EgressSettings,
-        key: &Key,
-        deadline: Instant,
-    ) -> Result<Option<CallStart>, Fault> {
-        let Calling { lines, closed, .. } = &self.sidecar.calling;
-        if closed.is_cancelled() {
-            return Err(Fault::draining());
-        }
-        let mut claimed = self.claim(entry, deadline);
-        claimed.limited = self.limits_now(key, &claimed.job);
-        if claimed.limited.is_empty() {
-            return Ok(None);
-        }
-        let priced = PricedCall::of(&self.sidecar, &claimed);
-        let waits = !entry.max_wait.is_zero();
-        let stands_behind = waits && lines.waiting(key) > 0;
-        if stands_behind && !lines.has_place(key, entry) {
-            return Err(self.limited(key, &CallVerdict::Refused(None, None), FULL));
-        }
-        let mut place = stands_behind.then(|| lines.join(key, &self.name));
-        let (mut answer, mut since) = (CallVerdict::Refused(None, None), None);
-        loop {
-            let (mut again, wakes) = (deadline, lines.wakes());
-            if place.as_ref().is_none_or(CallPlace::is_first) {
-                if lines.call_is_behind(key) {
-                    tokio::time::sleep(BEHIND).await;
-                }
-                claimed.limited = self.limits_now(key, &claimed.job);
-                answer = self.ask(&claimed, priced.clone()).await;
-                again = self.asks_again(&answer);
-            }
-            match answer {
-                CallVerdict::Started(mut start) => {
-                    lines.started(AskedBy::Call, &claimed.limited);
-                    start.waited = since.map(|since: Instant| since.elapsed());
-                    return Ok(Some(start));
-                }
-                CallVerdict::Refused(_, Some(at)) if self.sidecar.asked_from(at) > deadline => {
-                    return Err(self.limited(key, &answer, LATE));
-                }
-                _ => {}
-            }
-            since = since.or(Some(Instant::now()));
-            if place.is_none() && !lines.has_place(key, entry) {
-                return Err(self.limited(key, &answer, FULL));
-            }
-            // What woke the line before it stood there woke it in vain.
-            let missed = place.is_none() && {
-                place = Some(lines.join(key, &self.name));
-                lines.wakes() != wakes
-            };
-            if let Some(place) = place.as_ref().filter(|_| !missed) {
-                // Never at once: what could be done at once was just done.
-                let again = again.max(Instant::now() + Duration::from_millis(1));
-                tokio::select! {
-                    () = place.woken() => {}
-                    () = tokio::time::sleep_until(again.min(deadline)) => {}
-                    () = closed.cancelled() => return Err(Fault::draining()),
-                }
-            }
-            if Instant::now() >= deadline {
-                return Err(self.limited(key, &answer, LATE));
-            }
-        }
-    }
-
-    /// When the first of a line asks again by itself.
-    fn asks_again(&self, answer: &CallVerdict) -> Instant {
-        match answer {
-            CallVerdict::Refused(_, Some(at)) => self.sidecar.asked_from(*at),
-            CallVerdict::Refused(_, None) => Instant::now() + UNHEARD,
-            _ => Instant::now() + NO_WORD,
-        }
-    }
-
-    /// A call before its start, which waits for that until `deadline`.
-    fn claim(&self, entry: &EgressSettings, deadline: Instant) -> Claimed {
-        let now = self.sidecar.store.now();
-        let generation = self.sidecar.fetching.next_claim(now);
-        let id = [&*self.ids, &generation.0.to_string()].concat().into();
-        let queue = Arc::clone(&self.queue);
-        let stays = self.sidecar.store.at(deadline).plus(EARLY);
-        let claim = Claim {
-            claimed_at: now,
-            visibility: micros(entry.lease),
-            stays,
-            ..Claim::new(id, generation, queue)
-        };
-        claim.into()
-    }
-
-    /// The limits of now for the call of this id, with what was set over HTTP laid over them.
-    fn limits_now(&self, key: &Key, id: &str) -> Arc<[Limited]> {
-        let written = self.limits_of(key, id);
-        named::renamed(&self.sidecar, &written);
-        in_force::limits_now(&self.sidecar, "", &written).into_owned()
-    }
-
-    /// What the file says of a key and this call: a policy in shadow may be for some of them.
-    fn limits_of(&self, key: &Key, id: &str) -> Arc<[Limited]> {
-        let live = self.sidecar.live();
-        let mut entries = live.settings.egress.iter();
-        let entry = entries.find(|entry| entry.name == self.name);
-        let all = entry.into_iter().flat_map(|entry| {
-            let of_call = |(_, _, sample): &&(_, _, Sample)| sample.has(Some(id));
-            entry
-                .limits
-                .iter()
-                .filter(of_call)
-                .map(|(policy, limits, _)| Limited {
-                    cost: entry.cost.clone(),
-                    ..Limited::new(Space::Job, key.clone(), limits.clone(), Arc::clone(policy))
-                })
-        });
-        all.collect()
-    }
-
-    /// Asks the store. The answer is heard also if the caller hangs up meanwhile, and then a start is undone.
-    async fn ask(&self, claimed: &Claimed, priced: Option<Arc<PricedCall>>) -> CallVerdict {
-        let (sidecar, claimed) = (Arc::clone(&self.sidecar), claimed.clone());
-        let asking = boxed(|| async move {
-            let asked = Instant::now();
-            let taken = sidecar.store.take(&[&claimed], 1).await;
-            sidecar.fetching.took(asked.elapsed());
-            let verdict = taken
-                .ok()
-                .and_then(|taken| taken.verdicts.into_iter().next());
-            if let Some(priced) = &priced {
-                let has_started = verdict.as_ref().is_some_and(Verdict::is_started);
-                priced.may_stand.store(!has_started, Ordering::Relaxed);
-            }
-            match verdict {
-                Some(Verdict::Started { at }) => {
-                    CallVerdict::Started(CallStart::of(&sidecar, &claimed, at))
-                }
-                Some(Verdict::Refused { which, why, at, .. }) => {
-                    let by = claimed.limited.get(which).cloned();
-                    if let Some(by) = &by {
-                        let metrics = &sidecar.metrics;
-                        metrics.refused(StartKind::Call, by, &by.policy, OnLimit::Wait);
-                    }
-                    // A pause ends when somebody ends it.
-                    let is_paused = why.strategy == Strategy::Concurrency && why.limit == 0;
-                    CallVerdict::Refused(by, at.filter(|_| !is_paused && !why.slot))
-                }
-                _ => CallVerdict::NoWord,
-            }
-        });
-        to_the_end(&self.sidecar.tasks.own, asking).await
-    }
-
-    /// The call may not start in time.
-    fn limited(&self, key: &Key, answer: &CallVerdict, hint: &'static str) -> Fault {
-        let CallVerdict::Refused(by, at) = answer else {
-            let message = format!("the store does not say whether a call of key {key} may start");
-            return Fault::new("store_unavailable", message).later(NO_WORD);
-        };
-        tell::call_refused(&self.sidecar, &self.name, key);
-        let wait = at.map(|at| self.sidecar.instant_of(at) - Instant::now());
-        let wait = wait.unwrap_or_default();
-        let mut fault = match at.filter(|_| wait > WORTH_WAITING) {
-            Some(at) => {
-                let at = rfc3339(at);
-                let message = format!("what the calls of key {key} may use is gone until {at}");
-                Fault::new("budget_spent", message).with("next_start", at)
-            }
-            None => {
-                let message = format!(
-                    "the calls of key {key} are limited, and this one has no start in time"
-                );
-                Fault::new("rate_limited", message)
-                    .hinting(hint)
-                    .later_exactly(wait)
-            }
-        };
-        if wait > SDKS_WAIT {
-            fault = fault.with_header(SHOULD_RETRY, "false");
-        }
-        fault = fault.with("egress", &*self.name).with("key", key.as_str());
-        if let Some(by) = by {
-            fault = fault.with("policy", &*by.policy);
-        }
-        if let Ok(value) = HeaderValue::from_str(key.as_str()) {
-            let more = fault.more.get_or_insert_default();
-            more.headers.push((LIMITED, value));
-        }
-        fault
-    }
-
     /// The service gave no reply.
     fn failed(&self, error: &SendError, repeat: Repeat) -> Fault {
         Fault::sending(error, |error| {
@@ -575,44 +360,4 @@ fn detach(parts: &mut Parts, body: &mut CallBody) {
     if let CallBody::Whole(bytes) = body {
         *bytes = Bytes::copy_from_slice(bytes);
     }
-}
-
-/// What the store said.
-enum CallVerdict {
-    Started(CallStart),
-    /// By this limit, and when the call may start; `None`: when a slot is free, or others before it have started.
-    Refused(Option<Limited>, Option<Timestamp>),
-    /// It had no word.
-    NoWord,
-}
-
-/// Refuses what is no call of this entry, and takes its token off.
-fn may_pass(entry: &EgressSettings, parts: &mut Parts) -> Result<(), Fault> {
-    // The service sees none, wherever it was meant for.
-    let sent = parts.headers.remove(TOKEN);
-    if let Some(token) = &entry.token {
-        let is_it = sent
-            .as_ref()
-            .is_some_and(|sent| sent.as_bytes().ct_eq(token.expose().as_bytes()).into());
-        if !is_it {
-            let message = match sent {
-                Some(_) => "this way out takes another token than was sent",
-                None => "this way out takes a token",
-            };
-            return Err(Fault::new("unauthorized", message)
-                .hinting("send the entry's token in the header OJS-Throttle-Token"));
-        }
-    }
-    if parts.uri.authority().is_some() {
-        let message = "this is no proxy for any host: the request names one in its first line";
-        return Err(Fault::bad_request(message)
-            .hinting("set this address as the base URL of the service's SDK, and no HTTP_PROXY"));
-    }
-    if wants_websocket(&parts.headers) {
-        let message = "no other protocol passes here";
-        return Err(Fault::bad_request(message)
-            .hinting("open WebSockets with the service itself: they are not limited"));
-    }
-    parts.headers.remove(header::UPGRADE);
-    Ok(())
 }
