@@ -6,6 +6,7 @@
 //! backends match them, which are written in Go: without regard to case, the last one wins.
 
 mod error;
+mod follow;
 mod lane;
 mod name;
 mod odd;
@@ -19,6 +20,7 @@ mod value;
 mod tests;
 
 pub use error::JsonError;
+pub use follow::{Framing, Scanner};
 pub use name::{Name, contains_ignore_case, may_name};
 pub use odd::{is_wide, may_have_odd_number, oddity, overflow};
 pub use read::Reader;

@@ -1,0 +1,336 @@
+//! A scanner that is fed a text in pieces and keeps nothing of it but some numbers: what a service says that a call has
+//! cost, in an answer of any size, while its bytes go on.
+
+use std::mem;
+use std::sync::Arc;
+
+use memchr::{memchr, memchr2};
+
+use super::{scan, string};
+
+/// How many arrays and objects may be inside each other.
+const DEPTH: u8 = 64;
+/// How long a number may be, in bytes.
+const NUMBER: usize = 256;
+/// How long a byte of a name may be, as an escape.
+const ESCAPED: usize = "\\u0061".len();
+
+/// Below these members of an event's root a path begins too: Anthropic's first event has `message.usage`, the last one of
+/// OpenAI's Responses has `response.usage`. A text that is no event has only its root.
+const BELOW: [Option<&str>; 3] = [None, Some("message"), Some("response")];
+
+/// How a line begins that has text of an event.
+const DATA: &[u8] = b"data:";
+/// So may the first line.
+const MARKED: &[u8] = b"\xEF\xBB\xBFdata:";
+
+/// Follows some paths through a JSON text, or through the events of a stream (`text/event-stream`), that comes in pieces.
+///
+/// It takes little memory, whatever comes. No path goes through an array, and names are exact.
+#[derive(Clone, Debug)]
+pub struct Scanner {
+    paths: Arc<[Box<[Box<str>]>]>,
+    found: Box<[Option<u64>]>,
+    /// How many of its names each path has around the place, for each of [`BELOW`] that may be.
+    matched: Box<[[u8; BELOW.len()]]>,
+    may_be: usize,
+    state: State,
+    depth: u8,
+    /// Whether each array or object around the place is an object, the innermost lowest.
+    objects: u64,
+    is_name: bool,
+    /// A name as it is written, a number or a literal, up to `most` bytes.
+    token: Vec<u8>,
+    most: usize,
+    /// Where it stands in a line, if there are events.
+    line: Option<Line>,
+    /// Whether a carriage return ended the last line: a line feed may belong to it.
+    is_returned: bool,
+}
+
+/// How JSON texts stand in what comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Framing {
+    /// It is one text.
+    Json,
+    /// Each event has one as its data, as [`text/event-stream`] says. What is no JSON ends with its event.
+    ///
+    /// [`text/event-stream`]: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
+    Events,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Line {
+    /// Nothing of it came but the beginning of [`DATA`] or [`MARKED`], of which this is left.
+    Begins(&'static [u8]),
+    Data,
+    Other,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// A value begins.
+    Value,
+    /// The same, or its array ends.
+    FirstItem,
+    Name,
+    /// The same, or its object ends.
+    FirstName,
+    Colon,
+    /// A value has ended.
+    After,
+    String,
+    /// So many hexadecimal digits are to come; 0: the letter behind a backslash.
+    Escape(u8),
+    /// A number or a literal.
+    Word,
+    Broken,
+}
+
+impl Scanner {
+    /// `paths`: names from the root, such as `["usage", "total_tokens"]`.
+    pub fn new(paths: Arc<[Box<[Box<str>]>]>, framing: Framing) -> Scanner {
+        let longest = paths.iter().flatten().map(|name| name.len()).max();
+        let (may_be, line) = match framing {
+            Framing::Json => (1, None),
+            Framing::Events => (BELOW.len(), Some(Line::Begins(MARKED))),
+        };
+        Scanner {
+            found: vec![None; paths.len()].into(),
+            matched: vec![[0; BELOW.len()]; paths.len()].into(),
+            may_be,
+            // A longer name is none of them, however it is written.
+            most: NUMBER.max(ESCAPED * (longest.unwrap_or(0) + 1)),
+            paths,
+            state: State::Value,
+            depth: 0,
+            objects: 0,
+            is_name: false,
+            token: Vec::new(),
+            line,
+            is_returned: false,
+        }
+    }
+
+    /// The last number at this path (by its place in `paths`), capped, and rounded up to a whole one. What is negative is
+    /// none. `None`: there was none, or what came is no JSON.
+    pub fn found(&self, nth: usize) -> Option<u64> {
+        *self.found.get(nth).filter(|_| !self.is_broken())?
+    }
+
+    /// Whether the text is no JSON that we read. Events never are: what was found before still stands.
+    pub fn is_broken(&self) -> bool {
+        self.line.is_none() && self.state == State::Broken
+    }
+
+    /// Takes the next piece.
+    pub fn push(&mut self, mut bytes: &[u8]) {
+        let Some(mut line) = self.line else {
+            return self.text(bytes);
+        };
+        while let Some((first, after)) = bytes.split_first() {
+            let was_returned = mem::take(&mut self.is_returned);
+            (line, bytes) = match line {
+                _ if was_returned && *first == b'\n' => (line, after),
+                _ if matches!(first, b'\r' | b'\n') => {
+                    self.is_returned = *first == b'\r';
+                    if matches!(line, Line::Begins(DATA)) {
+                        self.restart();
+                    }
+                    (Line::Begins(DATA), after)
+                }
+                Line::Begins(left) => match left.split_first() {
+                    Some((next, [])) if next == first => {
+                        // The lines of an event are one text.
+                        self.text(b"\n");
+                        (Line::Data, after)
+                    }
+                    Some((next, left)) if next == first => (Line::Begins(left), after),
+                    _ if left == MARKED => (Line::Begins(DATA), bytes),
+                    _ => (Line::Other, after),
+                },
+                Line::Data | Line::Other => {
+                    let end = memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
+                    let (piece, behind) = bytes.split_at(end);
+                    if let Line::Data = line {
+                        self.text(piece);
+                    }
+                    (line, behind)
+                }
+            };
+        }
+        self.line = Some(line);
+    }
+
+    /// An event has ended.
+    fn restart(&mut self) {
+        (self.state, self.depth, self.objects) = (State::Value, 0, 0);
+        self.matched.fill([0; BELOW.len()]);
+    }
+
+    fn text(&mut self, bytes: &[u8]) {
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            at = match self.state {
+                State::Broken => return,
+                State::String => self.string(bytes, at),
+                State::Word => self.word(bytes, at),
+                state => {
+                    self.state = self.next(state, *byte);
+                    at + 1
+                }
+            }
+        }
+    }
+
+    fn next(&mut self, state: State, byte: u8) -> State {
+        match (state, byte) {
+            (State::Escape(left), _) => {
+                self.keep(&[byte]);
+                match (left, byte) {
+                    (0, b'u') => State::Escape(4),
+                    (0, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => State::String,
+                    (1.., _) if !byte.is_ascii_hexdigit() => State::Broken,
+                    (1, _) => State::String,
+                    (2.., _) => State::Escape(left - 1),
+                    _ => State::Broken,
+                }
+            }
+            (state, b' ' | b'\n' | b'\r' | b'\t') => state,
+            (State::Value | State::FirstItem | State::Name | State::FirstName, b'"') => {
+                self.is_name = matches!(state, State::Name | State::FirstName);
+                self.token.clear();
+                State::String
+            }
+            (State::Colon, b':') => State::Value,
+            (State::After, b',') if self.depth > 0 && self.is_object() => State::Name,
+            (State::After, b',') if self.depth > 0 => State::Value,
+            (State::After | State::FirstItem, b']') if self.depth > 0 && !self.is_object() => {
+                self.closes()
+            }
+            (State::After | State::FirstName, b'}') if self.is_object() => self.closes(),
+            (State::Value | State::FirstItem, b'{' | b'[') if self.depth < DEPTH => {
+                self.depth += 1;
+                self.objects = self.objects << 1 | u64::from(byte == b'{');
+                match byte {
+                    b'{' => State::FirstName,
+                    _ => State::FirstItem,
+                }
+            }
+            (State::Value | State::FirstItem, _) => {
+                self.token.clear();
+                self.keep(&[byte]);
+                State::Word
+            }
+            _ => State::Broken,
+        }
+    }
+
+    fn is_object(&self) -> bool {
+        self.objects & 1 == 1
+    }
+
+    fn closes(&mut self) -> State {
+        self.depth -= 1;
+        self.objects >>= 1;
+        State::After
+    }
+
+    fn keep(&mut self, piece: &[u8]) {
+        let room = self.most - self.token.len();
+        let piece = piece.get(..room).unwrap_or(piece);
+        self.token.extend_from_slice(piece);
+    }
+
+    /// Goes on in a string; returns how far.
+    fn string(&mut self, bytes: &[u8], from: usize) -> usize {
+        let to = scan::stop(bytes, from);
+        if self.is_name {
+            self.keep(bytes.get(from..to).unwrap_or_default());
+        }
+        self.state = match bytes.get(to) {
+            None => return to,
+            Some(b'"') if self.is_name => self.name_ends(),
+            Some(b'"') => State::After,
+            Some(b'\\') => {
+                self.keep(b"\\");
+                State::Escape(0)
+            }
+            Some(_) => State::Broken,
+        };
+        to + 1
+    }
+
+    fn name_ends(&mut self) -> State {
+        let unescaped = memchr(b'\\', &self.token).map(|_| string::unescape(&self.token));
+        let name = match &unescaped {
+            None => Some(&*self.token),
+            Some(text) => text.as_ref().map(String::as_bytes),
+        };
+        let before = self.depth - 1;
+        for (path, matched) in self.paths.iter().zip(&mut self.matched) {
+            for (matched, below) in matched.iter_mut().zip(BELOW).take(self.may_be) {
+                if *matched >= before {
+                    let next = next_name(path, below, before).map(str::as_bytes);
+                    *matched = before + u8::from(next.is_some() && next == name);
+                }
+            }
+        }
+        State::Colon
+    }
+
+    /// Goes on in a number or a literal; returns how far.
+    fn word(&mut self, bytes: &[u8], from: usize) -> usize {
+        let rest = bytes.get(from..).unwrap_or_default();
+        let is_end = |byte: &u8| matches!(byte, b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t');
+        let end = rest.iter().position(is_end);
+        let (piece, _) = rest.split_at(end.unwrap_or(rest.len()));
+        self.keep(piece);
+        if end.is_some() {
+            let is_whole = self.token.len() < self.most;
+            let read = scan::value(&self.token, 0, 0);
+            self.state = match read == Ok(self.token.len()) && is_whole {
+                true => State::After,
+                false => State::Broken,
+            };
+            self.finds();
+        }
+        from + piece.len()
+    }
+
+    /// Notes a value that has ended, if it is wanted.
+    fn finds(&mut self) {
+        let paths = self.paths.iter().zip(&self.matched);
+        for ((path, matched), found) in paths.zip(&mut self.found) {
+            let ends = |(matched, below): (&u8, _)| {
+                *matched == self.depth && next_name(path, below, self.depth).is_none()
+            };
+            let is_wanted = matched.iter().zip(BELOW).take(self.may_be).any(ends);
+            if is_wanted && self.state == State::After {
+                *found = whole(&self.token).or(*found);
+            }
+        }
+    }
+}
+
+/// The name that follows on so many others.
+fn next_name<'p>(path: &'p [Box<str>], below: Option<&'p str>, before: u8) -> Option<&'p str> {
+    match below {
+        Some(first) if before == 0 => Some(first),
+        _ => path
+            .get(usize::from(before) - usize::from(below.is_some()))
+            .map(|name| &**name),
+    }
+}
+
+/// A number that is not negative, as the next whole one that fits.
+fn whole(number: &[u8]) -> Option<u64> {
+    let number = std::str::from_utf8(number).ok()?;
+    number.parse().ok().or_else(|| {
+        let number = number.parse::<f64>().ok()?;
+        number.is_sign_positive().then_some(number.ceil() as u64)
+    })
+}
+
+#[cfg(test)]
+mod tests;
