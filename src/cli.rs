@@ -343,7 +343,12 @@ fn written_duration(text: &str) -> Result<String, String> {
 /// `100/1m`, as an override has it.
 fn rate(text: &str) -> Result<Value, String> {
     let parts = text.split_once('/');
-    let parts = parts.and_then(|(limit, period)| Some((limit.parse::<u32>().ok()?, period)));
+    // Money has its currency behind it, as `800 USD`.
+    let number = |limit: &str| match limit.parse::<u32>() {
+        Ok(number) => Some(json!(number)),
+        Err(_) => limit.contains(' ').then(|| json!(limit)),
+    };
+    let parts = parts.and_then(|(limit, period)| Some((number(limit)?, period)));
     let (limit, period) = parts.ok_or("write NUMBER/PERIOD, such as 100/1m")?;
     duration::parse_period(period).map_err(|why| format!("{period:?} {why}"))?;
     Ok(json!({"limit": limit, "period": period}))

@@ -4,7 +4,9 @@
 //! its slots for as long as its reply streams. No backend is asked about it: while it lives here its row is renewed, and
 //! that of a sidecar that died ends with its lease.
 
+mod ask;
 mod key;
+mod meter;
 mod overdue;
 mod pass;
 mod redirect;

@@ -2,7 +2,7 @@
 //! say that they limit us. None of them fails on the sidecar's account.
 
 mod ack;
-mod cost;
+pub(crate) mod cost;
 pub(crate) mod feedback;
 pub(crate) mod heartbeat;
 mod insist;

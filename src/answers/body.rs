@@ -20,6 +20,15 @@ pub trait Watch: Send {
     fn sent(&mut self);
 }
 
+/// Looks on while a body passes, and is dropped when it has ended or is dropped.
+pub trait Attend: Send {
+    /// A part passes.
+    fn part(&mut self, _bytes: &Bytes) {}
+
+    /// The whole body has passed.
+    fn ended(&mut self) {}
+}
+
 /// What goes on over a connection once its client and the backend have switched protocols.
 pub type Tunnel = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -31,7 +40,7 @@ enum BodyKind {
     Whole(Bytes),
     Watched(Bytes, Option<Box<dyn Watch>>),
     Stream(ReplyBody),
-    Holding(ReplyBody, Option<Box<dyn Send>>),
+    Attended(ReplyBody, Option<Box<dyn Attend>>),
     Frames(mpsc::Receiver<Bytes>),
     Changed(ReplyBody, Box<BodyChange>),
     Tunnel(Tunnel),
@@ -66,10 +75,10 @@ impl Body {
         }
     }
 
-    /// A body that streams, with what is to be dropped when it has ended or is dropped.
-    pub fn holding(self, what: impl Send + 'static) -> Body {
+    /// A body that streams, with who looks on.
+    pub fn attended(self, by: impl Attend + 'static) -> Body {
         match self.0 {
-            BodyKind::Stream(body) => Body(BodyKind::Holding(body, Some(Box::new(what)))),
+            BodyKind::Stream(body) => Body(BodyKind::Attended(body, Some(Box::new(by)))),
             _ => self,
         }
     }
@@ -131,7 +140,7 @@ impl fmt::Debug for Body {
             BodyKind::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
             BodyKind::Watched(bytes, _) => write!(f, "Watched({} bytes)", bytes.len()),
             BodyKind::Stream(_) => f.write_str("Stream"),
-            BodyKind::Holding(..) => f.write_str("Holding"),
+            BodyKind::Attended(..) => f.write_str("Attended"),
             BodyKind::Frames(_) => f.write_str("Frames"),
             BodyKind::Changed(..) => f.write_str("Changed"),
             BodyKind::Tunnel(_) => f.write_str("Tunnel"),
@@ -162,10 +171,16 @@ impl http_body::Body for Body {
         let this = self.get_mut();
         let bytes = match &mut this.0 {
             BodyKind::Stream(body) => return Pin::new(body).poll_frame(cx),
-            BodyKind::Holding(body, held) => {
+            BodyKind::Attended(body, by) => {
                 let part = ready!(Pin::new(&mut *body).poll_frame(cx));
-                if part.is_none() {
-                    *held = None;
+                if let (Some(by), Some(Ok(part))) = (&mut *by, &part) {
+                    part.data_ref().into_iter().for_each(|bytes| by.part(bytes));
+                }
+                let is_over = part.is_none() || body.is_end_stream();
+                if let Some(mut by) = by.take_if(|_| is_over) {
+                    if !matches!(part, Some(Err(_))) {
+                        by.ended();
+                    }
                 }
                 return Poll::Ready(part);
             }
@@ -203,7 +218,7 @@ impl http_body::Body for Body {
             BodyKind::Whole(bytes) => bytes.is_empty(),
             // Not before it was polled: that is what the watch waits for.
             BodyKind::Watched(..) | BodyKind::Frames(_) | BodyKind::Changed(..) => false,
-            BodyKind::Stream(body) | BodyKind::Holding(body, _) => body.is_end_stream(),
+            BodyKind::Stream(body) | BodyKind::Attended(body, _) => body.is_end_stream(),
         }
     }
 
@@ -213,7 +228,7 @@ impl http_body::Body for Body {
             BodyKind::Whole(bytes) | BodyKind::Watched(bytes, _) => {
                 SizeHint::with_exact(bytes.len() as u64)
             }
-            BodyKind::Stream(body) | BodyKind::Holding(body, _) => body.size_hint(),
+            BodyKind::Stream(body) | BodyKind::Attended(body, _) => body.size_hint(),
             BodyKind::Frames(_) | BodyKind::Changed(..) => SizeHint::default(),
         }
     }

@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::Value;
 
 use super::port::{AdminPort, AskError};
-use super::why::{list, text};
+use super::why::{list, plain, text};
 use crate::cli::{Sort, Top};
 use crate::wire::ojs;
 
@@ -181,7 +181,12 @@ fn row_line(row: &Value) -> String {
     let (state, minute, cause) = (&row["state"], &row["minute"], &row["cause"]);
     let of = |limit: &Value, used: &str| match limit.is_null() {
         true => String::new(),
-        false => format!("{}/{}", limit[used], limit["limit"]),
+        // The currency stands behind the limit alone.
+        false => {
+            let used = plain(&limit[used]);
+            let used = used.split(' ').next().unwrap_or_default();
+            format!("{used}/{}", plain(&limit["limit"]))
+        }
     };
     let (slots, window) = (&state["concurrency"], &state["rate"]);
     // The time of day is enough.

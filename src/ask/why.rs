@@ -136,7 +136,7 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
     for name in std::iter::once("rate".to_owned()).chain(others) {
         let window = &state[name];
         if window.is_object() {
-            let (count, most) = (&window["current_count"], &window["limit"]);
+            let (count, most) = (plain(&window["current_count"]), plain(&window["limit"]));
             let (unit, period) = (text(state, "unit"), text(window, "period"));
             let _ = writeln!(out, "  {unit:11}{count} of {most} in {period}");
         }
@@ -213,6 +213,13 @@ fn turns_text(limit: &Value, out: &mut String) {
         let name = text(group, "group");
         let _ = writeln!(out, "  turn       {name}, weight {weight}: {held} held");
     }
+}
+
+/// A number, or an amount of money without its quotes.
+pub(super) fn plain(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

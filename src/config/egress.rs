@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::budget::{Budget, budgets};
 use super::entries::{on_store_error, valid_name};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
 use super::places::EGRESS;
@@ -50,6 +51,15 @@ pub struct EgressSettings {
     pub lease: Duration,
     /// What callers must show.
     pub token: Option<Secret>,
+    /// What its calls may use up beside their number.
+    pub budgets: Vec<Arc<Budget>>,
+}
+
+impl EgressSettings {
+    /// Whether a key or a cost of its calls stands in their bodies.
+    pub fn sees_bodies(&self) -> bool {
+        self.key.sees_bodies() || self.budgets.iter().any(|budget| budget.sees_bodies())
+    }
 }
 
 /// Reads all entries, beside the policies of the file that decide and those that are only tried. What they say of a lost
@@ -71,6 +81,7 @@ pub(super) fn egress(
             let hint = "metrics go by it: give it a name that no entry and no policy has";
             table.refuse("name", "is there twice", hint);
         }
+        one_budget_a_name(&mut table, &entry, &all, policies);
         all.push(entry);
     }
     all
@@ -125,6 +136,9 @@ fn entry(
             hint,
         );
     }
+    let host = upstream.as_ref().map_or("", |of| &*of.host);
+    let budgets = budgets(table, (host, max_wait), declared);
+    let budgets = budgets.into_iter().map(Arc::new).collect();
     let lost = on_store_error(table);
     let name = name?;
     declared.extend(lost.map(|mode| (Arc::clone(&name), mode)));
@@ -141,7 +155,44 @@ fn entry(
         max_waiting,
         lease,
         token,
+        budgets,
     })
+}
+
+/// Refuses budgets of one name that would count differently, and names that other limits have.
+fn one_budget_a_name(
+    table: &mut TomlTable<'_>,
+    entry: &EgressSettings,
+    others: &[EgressSettings],
+    policies: (&[Policy], &[Policy]),
+) {
+    for (nth, budget) in entry.budgets.iter().enumerate() {
+        let here = entry.budgets.iter().take(nth);
+        let is_twice = here.clone().any(|other| other.name == budget.name);
+        let mut elsewhere = others.iter().flat_map(|other| &other.budgets);
+        let differs = elsewhere.any(|other| {
+            let is_same = (&other.limits, &other.currency) == (&budget.limits, &budget.currency);
+            other.name == budget.name && !is_same
+        });
+        let mut named = policies
+            .0
+            .iter()
+            .chain(policies.1)
+            .map(|policy| &policy.name);
+        let mut entries = others.iter().map(|other| &other.name).chain([&entry.name]);
+        let name = &budget.name;
+        let what = match () {
+            () if is_twice => "is twice in this entry",
+            () if differs => "has another limit in another entry",
+            () if named.any(|of| of == name) || entries.any(|of| of == name) => {
+                "has the name of a policy or an entry"
+            }
+            () => continue,
+        };
+        let title = format!("budget {name:?} {what}");
+        let hint = "give it a name of its own; budgets of one name in several entries are one, with one limit";
+        table.error(&table.span_of("budget"), title, hint);
+    }
 }
 
 /// Refuses a cost that never finds its room within `max_wait` as long as cheaper calls take what comes free.
@@ -229,7 +280,8 @@ fn limits_of(
         table.warn(&table.span, title, hint);
     }
     let is_tried = tried.iter().any(|policy| key.has_form_of(&policy.key));
-    if found.is_empty() && !is_tried && table.has("key") {
+    let has_budget = table.has("budget");
+    if found.is_empty() && !is_tried && !has_budget && table.has("key") {
         let hint = "add concurrency, rate or throttle, or write the key of a policy; in places such as {header.NAME} \
                     it may differ";
         table.refuse("key", "is no policy's, and this entry has no limit", hint);

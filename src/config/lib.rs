@@ -2,6 +2,7 @@
 //! shown at once, each under its line. `config.example.toml` documents every field; a line of `settings.rs`
 //! makes each.
 
+pub mod budget;
 mod certificates;
 mod check;
 mod choices;
@@ -35,6 +36,7 @@ mod values;
 pub use ojs_store::guard::OnStoreError;
 pub use ojs_wire::upstream::BaseUrl;
 
+pub use budget::Budget;
 pub use certificates::{CertificateFile, RENEW};
 pub use check::{Checked, Entries, check};
 pub use choices::{LogFormat, MediaType, StoreUrl};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::budget::Budget;
 use super::choices::StoreUrl;
 use super::egress::EgressSettings;
 use super::places::{EGRESS, POLICIES, QUEUES, TENANTS};
@@ -169,11 +170,30 @@ fn of_egress(of: &EgressSettings) -> String {
     if of.limits.is_empty() {
         parts = vec!["no limit".to_owned()];
     }
+    parts.extend(of.budgets.iter().map(|budget| of_budget(budget)));
     format!(
         "calls to {} go to {}: {}",
         of.listen,
         of.upstream,
         parts.join(", ")
+    )
+}
+
+fn of_budget(of: &Budget) -> String {
+    let units = |units: u32| match &of.currency {
+        Some(currency) => currency.show(units.into()),
+        None => units.to_string(),
+    };
+    let rates = of.limits.rates.iter();
+    let windows: Vec<String> = rates
+        .map(|rate| of_window(rate, &units(rate.limit.get())))
+        .collect();
+    format!(
+        "budget {:?} of {} with at most {} for a call, {}",
+        of.name,
+        windows.join(" and "),
+        units(of.max.get()),
+        of_key(&of.key)
     )
 }
 
@@ -250,7 +270,12 @@ fn of_prices(prices: &Prices, reach: &str) -> Vec<String> {
 }
 
 fn of_rate(rate: &Rate) -> String {
-    let (limit, period) = (rate.limit, duration::short(rate.period.get()));
+    of_window(rate, &rate.limit.to_string())
+}
+
+/// So much of whatever is limited.
+fn of_window(rate: &Rate, limit: &str) -> String {
+    let period = duration::short(rate.period.get());
     match &rate.window {
         WindowKind::Sliding => format!("{limit} in any {period}"),
         WindowKind::Fixed => format!("{limit} in each {period} by the clock"),

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::places::{Places, SETTINGS};
 use super::report::{Problem, ProblemSeverity};
 use super::sources::Sources;
-use ojs_policy::nearest;
+use ojs_policy::{Currency, nearest};
 
 /// The problems and the known fields so far.
 #[derive(Default)]
@@ -30,10 +30,11 @@ pub(super) struct FileReading {
 }
 
 /// Names below these are the producers' own.
-const ANY_NAME: [&str; 3] = [
+const ANY_NAME: [&str; 4] = [
     "policy.match.meta.",
     "policy.fair.weights.",
     "queue.fair.weights.",
+    "egress.budget.cost.prices.",
 ];
 
 impl FileReading {
@@ -131,6 +132,8 @@ pub(super) struct TomlTable<'r> {
     pub(super) path: String,
     /// The table's header, or where the table would be.
     pub(super) span: Range<usize>,
+    /// Of the limits in it; `None`: they are starts.
+    pub(super) currency: Option<Currency>,
 }
 
 /// One field's value.
@@ -160,6 +163,7 @@ impl<'r> TomlTable<'r> {
             entries: None,
             path: String::new(),
             span: 0..0,
+            currency: None,
         };
         root.inner(Some(document.get_ref()), String::new(), 0..0)
     }
@@ -178,6 +182,7 @@ impl<'r> TomlTable<'r> {
             entries,
             path,
             span,
+            currency: self.currency.clone(),
         }
     }
 

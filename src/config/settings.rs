@@ -17,6 +17,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::budget::Budget;
 use super::choices::{LogFormat, MediaType, StoreUrl};
 use super::egress::EgressSettings;
 use super::kinds::{
@@ -31,6 +32,7 @@ use super::secret::Secret;
 use super::sources::Sources;
 use super::tls::{TlsSettings, secured};
 use ojs_bounds::FileBounds;
+use ojs_limit::Key;
 use ojs_policy::{Accept, PolicySet};
 use ojs_store::guard::{Declared, OnStoreError};
 use ojs_store::reserved;
@@ -163,6 +165,12 @@ macro_rules! settings {
         }
 
         impl Settings {
+            /// The budget that has this key.
+            pub fn budget_of(&self, key: &Key) -> Option<&Budget> {
+                let mut budgets = self.egress.iter().flat_map(|entry| &entry.budgets);
+                budgets.find(|budget| budget.key.may_give(key)).map(|budget| &**budget)
+            }
+
             /// Whether there is no backend, so that calls are all that is limited (`server.upstream = "none"`).
             pub fn calls_only(&self) -> bool {
                 self.upstream.url.is_none()

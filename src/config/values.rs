@@ -10,6 +10,7 @@ use toml::de::DeValue;
 
 use super::reader::{FoundField, Reported, Text, TomlTable, kind_of};
 use ojs_duration as duration;
+use ojs_policy::Currency;
 use ojs_policy::fields::{FieldValue, Fields};
 use ojs_policy::numbers::{self, Wrong};
 use ojs_policy::words::Nested;
@@ -18,6 +19,10 @@ use ojs_policy::words::RATE;
 impl<'r> Fields<'r> for TomlTable<'r> {
     type Error = Reported;
     const IN_FILE: bool = true;
+
+    fn currency(&self) -> Option<&Currency> {
+        self.currency.as_ref()
+    }
 
     fn value(&mut self, name: &'static str) -> Option<FieldValue<'r>> {
         let value = self.get(name)?.value;

@@ -20,6 +20,7 @@ use crate::inquiry::in_force::set_for_queue;
 use crate::inquiry::shape::{limits_in_log, rfc3339};
 use crate::json::{Json, quote};
 use crate::limit::{Key, Space};
+use crate::policy::Currency;
 use crate::policy::{self, FieldError, Pattern};
 use crate::show::limits;
 use crate::store::{Change, LedgerExt, MAX_OVERRIDES, Override};
@@ -43,7 +44,10 @@ pub(super) async fn set_limits(
     };
     let done = sidecar.store.set(change).await?;
     if done {
-        tell_set(&space.name_of(&key), told.as_ref());
+        let live = sidecar.live();
+        let budget = live.settings.budget_of(&key);
+        let currency = budget.and_then(|budget| budget.currency.as_ref());
+        tell_set(&space.name_of(&key), told.as_ref(), currency);
         changed(sidecar, space, key);
     } else if told.is_some() {
         let message = format!("limits are set for {MAX_OVERRIDES} keys already");
@@ -54,14 +58,14 @@ pub(super) async fn set_limits(
 }
 
 /// Says in the log what was set over HTTP for a key, until when, by whom and why.
-fn tell_set(key: &str, set: Option<&Override>) {
+fn tell_set(key: &str, set: Option<&Override>, currency: Option<&Currency>) {
     let Some(set) = set else {
         tracing::info!(key, "limits set over HTTP are taken away");
         return;
     };
     tracing::info!(
         key,
-        limits = %limits_in_log(&set.limits),
+        limits = %limits_in_log(&set.limits, currency),
         expires_at = set.expires_at.map(rfc3339),
         by = set.by.as_deref(),
         reason = set.reason.as_deref(),
@@ -108,8 +112,11 @@ pub(super) async fn of_key(
         return limits::inspect(proxy, parts, key).await;
     }
     let sidecar = &proxy.sidecar;
-    let set = wanted(sidecar, parts, body)?;
     let name = limits::named(key)?;
+    let live = sidecar.live();
+    let budget = live.settings.budget_of(&name);
+    let currency = budget.and_then(|budget| budget.currency.as_ref());
+    let set = wanted(sidecar, parts, body, currency)?;
     if set.is_some() {
         limits::may_bind(sidecar, &name).await?;
     }
@@ -128,11 +135,16 @@ pub(super) async fn of_key(
 }
 
 /// What a PUT sets; `None`: it is a DELETE.
-fn wanted(sidecar: &Sidecar, parts: &Parts, body: &[u8]) -> Result<Option<Override>, Fault> {
+fn wanted(
+    sidecar: &Sidecar,
+    parts: &Parts,
+    body: &[u8],
+    currency: Option<&Currency>,
+) -> Result<Option<Override>, Fault> {
     if parts.method == Method::DELETE {
         return Ok(None);
     }
-    let set = sent::read_override(json(body)?, sidecar.store.now());
+    let set = sent::read_override(json(body)?, currency, sidecar.store.now());
     set.map(Some).map_err(field)
 }
 
@@ -155,7 +167,7 @@ pub(super) async fn of_queue(
 }
 
 async fn change_queue(proxy: &Proxy, parts: &Parts, body: &[u8], queue: &str) -> Result<(), Fault> {
-    let set = wanted(&proxy.sidecar, parts, body)?;
+    let set = wanted(&proxy.sidecar, parts, body, None)?;
     if set.is_some() {
         one_queue(queue)?;
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::duration;
 use crate::json::{Json, Kind};
 use crate::limit::{Limits, Timestamp};
+use crate::policy::Currency;
 use crate::policy::fields::{Fields, JsonObject, Strangers};
 use crate::policy::limits::{self, limits_in_json};
 use crate::policy::words::RATES_IN_JSON;
@@ -34,13 +35,18 @@ pub(super) struct QueueConfig {
 
 /// Reads the body of `PUT /ojs/v1/rate-limits/{key}` and its like at the time `now`: `concurrency`,
 /// `rate`, `throttle`, or `limit` and `period` flat, or `max_per_second`, in the spellings of job
-/// policies; with `expires_at`, `reason` and `by`.
+/// policies; with `expires_at`, `reason` and `by`. Limits of money are texts.
 ///
 /// # Errors
 /// The first member that is wrong, unknown, or missing; a body that sets no limit; an end that is over 366
 /// days away.
-pub(super) fn read_override(body: Json<'_>, now: Timestamp) -> Result<Override, FieldError> {
+pub(super) fn read_override(
+    body: Json<'_>,
+    currency: Option<&Currency>,
+    now: Timestamp,
+) -> Result<Override, FieldError> {
     let mut from = JsonObject::new(body, "", Strangers::Refuse, &SET)?;
+    from.currency = currency.cloned();
     let limits = limits_in_json(&mut from)?;
     if limits == Limits::default() {
         let message = "is missing, and so are rate and throttle: give at least one of them; \

@@ -2,24 +2,70 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use http::header;
 use http::request::Parts;
 
 use crate::answers::respond::Fault;
-use crate::config::EgressSettings;
+use crate::json::Json;
 use crate::limit::Key;
-use crate::policy::CallValue;
-use crate::wire::ojs;
+use crate::policy::{CallValue, Template, json_path};
+use crate::wire::ojs::{self, DEPTH};
 use crate::wire::upstream::named_by_connection;
 
-/// What a call says makes its key.
+/// The body of a call, as far as its keys and its cost need it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Said<'b> {
+    /// There is none.
+    Nothing,
+    /// It is this JSON, which is so written.
+    Json(Json<'b>, &'b [u8]),
+    /// It is too long, or no JSON.
+    Unread,
+}
+
+impl<'b> Said<'b> {
+    /// By what was read of it; `None`: it is not read.
+    pub(super) fn by(bytes: Option<&'b Bytes>) -> Said<'b> {
+        match bytes {
+            None => Said::Unread,
+            Some(bytes) if bytes.is_empty() => Said::Nothing,
+            Some(bytes) => {
+                let json = Json::parse(bytes, DEPTH);
+                json.map_or(Said::Unread, |json| Said::Json(json, bytes))
+            }
+        }
+    }
+
+    /// The JSON, if it is some.
+    pub(super) fn json(&self) -> Option<Json<'b>> {
+        match self {
+            Said::Json(json, _) => Some(*json),
+            _ => None,
+        }
+    }
+}
+
+/// What a call says makes this key.
 ///
 /// # Errors
-/// Others could read it otherwise.
-pub(super) fn key_of(entry: &EgressSettings, parts: &Parts) -> Result<Key, Fault> {
+/// Others could read it otherwise, or what it needs of the body cannot be read.
+pub(super) fn key_of(template: &Template, parts: &Parts, said: &Said<'_>) -> Result<Key, Fault> {
+    if template.sees_bodies() && matches!(said, Said::Unread) {
+        let message = format!(
+            "the body of this call has a part of its key {template}, and it cannot be read"
+        );
+        return Err(Fault::new("key_unreadable", message));
+    }
     let mut unclear = None;
-    let key = entry.key.of_call(|value| {
-        let found = value_of(value, parts);
+    let key = template.of_call(|value| {
+        let found = match value {
+            CallValue::Json(path) => {
+                let json = said.json().and_then(|body| json_path::find(body, path));
+                Ok(json.and_then(json_path::scalar))
+            }
+            value => value_of(value, parts),
+        };
         found.map_err(|why| unclear = Some(why)).ok().flatten()
     });
     unclear.map_or(Ok(key), |why| {
@@ -40,6 +86,8 @@ fn value_of<'p>(value: CallValue<'_>, parts: &'p Parts) -> Result<Option<Cow<'p,
             let segment = ojs::segment(parts.uri.path(), nth).map_err(|bad| bad.to_string())?;
             return Ok(segment.map(text_of));
         }
+        // That is read above.
+        CallValue::Json(_) => return Ok(None),
         CallValue::Host => header::HOST.as_str(),
         CallValue::Header(name) => name,
     };

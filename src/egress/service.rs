@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::HeaderName;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Uri};
 use http_body::Body as _;
@@ -13,7 +13,9 @@ use tokio::sync::{SemaphorePermit, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::key::key_of;
+use super::ask::CallAsk;
+use super::key::Said;
+use super::meter::Meter;
 use super::pass::may_pass;
 use super::redirect::come_back;
 use super::start::CallStart;
@@ -33,6 +35,8 @@ use crate::wire::upstream::{ReplyBody, RequestBody, SendError, Upstream, Upstrea
 /// The largest body that is read before the call waits: so it is seen whether its caller hangs up, and the call can be
 /// made again.
 const SMALL: u64 = 64 << 10;
+/// The same where a key or a cost stands in the body.
+const READ: u64 = 1 << 20;
 /// By this header SDKs know that they shall not make a call again, or shall.
 pub(super) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// By this header the service knows a call that it has done (draft-ietf-httpapi-idempotency-key-header).
@@ -138,18 +142,26 @@ impl WayOut {
         mut parts: Box<Parts>,
         body: Incoming,
     ) -> Result<Response<Body>, Fault> {
-        let is_limited = !entry.limits.is_empty();
-        let key = is_limited.then(|| key_of(entry, &parts)).transpose()?;
+        let by_body = entry.sees_bodies();
         // Its room is taken until there is a reply.
-        let (mut body, taken) = self.body(body).await?;
+        let most = if by_body { READ } else { SMALL };
+        let (mut body, taken) = self.body(body, most).await?;
+        let ask = {
+            let read = matches!(body, CallBody::Whole(_)) && by_body;
+            let bytes = body.as_whole().filter(|_| read && is_plain(&parts.headers));
+            CallAsk::of(entry, &parts, &Said::by(bytes))?
+        };
+        if entry.budgets.iter().any(|budget| budget.settle.is_some()) {
+            ask_plain(&mut parts.headers);
+        }
         if self.sidecar.calling.lines.all_waiting() > 0 {
             detach(&mut parts, &mut body);
         }
         let deadline = Instant::now() + entry.max_wait;
         let (mut left, mut last, mut parts) = (entry.retry, None, Some(parts));
         loop {
-            let start = match &key {
-                Some(key) => self.start(entry, key, deadline).await,
+            let start = match &ask {
+                Some(ask) => self.start(entry, ask, deadline).await,
                 None => Ok(None),
             };
             // What the service has said goes before what we say.
@@ -178,7 +190,7 @@ impl WayOut {
             let again = again.map(|from| from.max(self.backs_off(entry.retry - left)));
             let Some(at) = again.filter(|at| *at < deadline) else {
                 let Some(start) = start else { return answer };
-                return answer.map(|reply| reply.map(|body| body.holding(start)));
+                return answer.map(|reply| reply.map(|body| body.attended(start)));
             };
             drop(start);
             if !self.rests(at).await {
@@ -189,9 +201,13 @@ impl WayOut {
         }
     }
 
-    /// The body of a call: a small one is read whole, and takes its room.
-    async fn body(&self, body: Incoming) -> Result<(CallBody, Option<SemaphorePermit<'_>>), Fault> {
-        let small = body.size_hint().exact().filter(|bytes| *bytes <= SMALL);
+    /// The body of a call: one that is no longer than `most` is read whole, and takes its room.
+    async fn body(
+        &self,
+        body: Incoming,
+        most: u64,
+    ) -> Result<(CallBody, Option<SemaphorePermit<'_>>), Fault> {
+        let small = body.size_hint().exact().filter(|bytes| *bytes <= most);
         if small.is_none() {
             return Ok((CallBody::Stream(Some(body)), None));
         }
@@ -199,7 +215,7 @@ impl WayOut {
             let server = &self.sidecar.live().settings.server;
             (&self.sidecar.bodies, server.body_timeout)
         };
-        let (bytes, taken) = body::read(body, SMALL as usize, patience, room).await?;
+        let (bytes, taken) = body::read(body, most as usize, patience, room).await?;
         Ok((CallBody::Whole(bytes), Some(taken)))
     }
 
@@ -244,7 +260,7 @@ impl WayOut {
             }
             (sent, start)
         });
-        let (sent, start) = match has_slots {
+        let (sent, mut start) = match has_slots {
             true => to_the_end(&self.sidecar.tasks.own, sending).await,
             false => sending.await,
         };
@@ -256,11 +272,19 @@ impl WayOut {
             }
             Ok(reply) => reply,
             Err(error) => {
+                let is_sent = !matches!(&error, SendError::Backend(UpstreamError::Unreachable(_)));
+                let unsent = start.as_mut().filter(|_| !is_sent);
+                unsent
+                    .and_then(|start| start.meter.as_mut())
+                    .map(Meter::was_not_sent);
                 let again = repeat == Repeat::Safe && matches!(error, SendError::Backend(_));
                 let fault = self.failed(&error, repeat);
                 return (again.then_some(now), (Err(fault), start));
             }
         };
+        if let Some(meter) = start.as_mut().and_then(|start| start.meter.as_mut()) {
+            meter.answered(reply.status(), reply.headers());
+        }
         let again = self.again(&reply, repeat, now);
         (again, (Ok(reply.map(Body::from)), start))
     }
@@ -346,6 +370,32 @@ enum CallBody {
     Whole(Bytes),
     /// It can be sent once.
     Stream(Option<Incoming>),
+}
+
+impl CallBody {
+    fn as_whole(&self) -> Option<&Bytes> {
+        match self {
+            CallBody::Whole(bytes) => Some(bytes),
+            CallBody::Stream(_) => None,
+        }
+    }
+}
+
+/// Whether a body is as it is read.
+fn is_plain(headers: &HeaderMap) -> bool {
+    let how = headers.get(header::CONTENT_ENCODING);
+    how.is_none_or(|how| how == "identity")
+}
+
+/// Asks for an answer that can be read, unless what is asked for is signed.
+fn ask_plain(headers: &mut HeaderMap) {
+    let name = header::ACCEPT_ENCODING;
+    let is_signed = headers.get(header::AUTHORIZATION).is_some_and(|line| {
+        memchr::memmem::find(line.as_bytes(), name.as_str().as_bytes()).is_some()
+    });
+    if !is_signed {
+        headers.insert(name, HeaderValue::from_static("identity"));
+    }
 }
 
 /// Copies what a call that may wait has of all that was read with it: that would double the memory of those that wait.

@@ -5,10 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+
+use super::meter::Meter;
+use crate::answers::body::Attend;
 use crate::desk::Sidecar;
 use crate::desk::outlive::begin;
 use crate::limit::{Timestamp, is_priced};
-use crate::store::{Claimed, End, LedgerExt as _};
+use crate::settle::cost;
+use crate::store::{Claimed, End, LedgerExt as _, Used};
 use crate::told::metrics::StartKind;
 use crate::wire::boxed::boxed;
 
@@ -59,10 +64,17 @@ pub(super) struct CallStart {
     pub(super) waited: Option<Duration>,
     /// Whether the service may have seen something of the call.
     sent: bool,
+    /// What its answer says that it used.
+    pub(super) meter: Option<Meter>,
 }
 
 impl CallStart {
-    pub(super) fn of(sidecar: &Arc<Sidecar>, claimed: &Claimed, at: Timestamp) -> CallStart {
+    pub(super) fn of(
+        sidecar: &Arc<Sidecar>,
+        claimed: &Claimed,
+        at: Timestamp,
+        meter: Option<Meter>,
+    ) -> CallStart {
         if let Some(one) = claimed.limited.first() {
             let mut out = sidecar.calling.out.lock();
             out.insert(claimed.job.clone(), one.key.clone());
@@ -73,6 +85,7 @@ impl CallStart {
             at,
             waited: None,
             sent: false,
+            meter,
         }
     }
 
@@ -90,15 +103,44 @@ impl CallStart {
     }
 }
 
+impl CallStart {
+    /// What it used of its budgets.
+    fn used(&self) -> Vec<Used> {
+        let settled = self.meter.iter().flat_map(Meter::settled);
+        let used = settled.filter_map(|(budget, how, used)| {
+            self.sidecar.metrics.settled(budget, how);
+            used
+        });
+        used.collect()
+    }
+}
+
+impl Attend for CallStart {
+    fn part(&mut self, bytes: &Bytes) {
+        if let Some(meter) = &mut self.meter {
+            meter.see(bytes);
+        }
+    }
+
+    fn ended(&mut self) {
+        if let Some(meter) = &mut self.meter {
+            meter.ended();
+        }
+    }
+}
+
 impl Drop for CallStart {
     /// The store's answer may take time, and a drop has none.
     fn drop(&mut self) {
         self.sidecar.calling.out.lock().remove(&self.claimed.job);
         let (sidecar, claimed, sent) = (Arc::clone(&self.sidecar), self.claimed.clone(), self.sent);
+        let used = self.used();
         let over = boxed(|| async move {
             if sent {
-                if let Some(row) = sidecar.end_by(&End::of_claim(&claimed)).await {
+                let end = End::with_used(&claimed, used);
+                if let Some(row) = sidecar.end_by(&end).await {
                     sidecar.settle.runs.note(&row, sidecar.store.now());
+                    cost::count(&sidecar, &row, end.used());
                 }
                 return;
             }

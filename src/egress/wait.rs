@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::header::{HeaderName, HeaderValue};
 use tokio::time::Instant;
 
+use super::ask::CallAsk;
 use super::service::{SHOULD_RETRY, WayOut};
 use super::start::{CallStart, PricedCall};
 use crate::answers::respond::Fault;
@@ -14,15 +15,17 @@ use crate::config::EgressSettings;
 use crate::desk::calling::Calling;
 use crate::desk::lines::{AskedBy, BEHIND, CallPlace};
 use crate::desk::outlive::to_the_end;
-use crate::desk::{micros, named, tell};
+use crate::desk::{Sidecar, micros, named, tell};
 use crate::inquiry::in_force;
 use crate::inquiry::shape::rfc3339;
-use crate::limit::{EARLY, Key, Limited, OnLimit, Space, Strategy, Timestamp};
+use crate::limit::{EARLY, Key, Limited, OnLimit, Refusal, Space, Strategy, Timestamp};
 use crate::policy::Sample;
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
 use crate::told::metrics::StartKind;
 use crate::wire::boxed::boxed;
 
+/// The same for the SDKs of Stripe.
+const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 /// Of a refusal of ours: the key that is limited.
 const LIMITED: HeaderName = HeaderName::from_static("ojs-throttle-limited");
 /// What to do about a call that has no start in time, and about one for which there is no place.
@@ -42,15 +45,16 @@ impl WayOut {
     pub(super) async fn start(
         &self,
         entry: &EgressSettings,
-        key: &Key,
+        ask: &CallAsk,
         deadline: Instant,
     ) -> Result<Option<CallStart>, Fault> {
+        let key = &ask.key;
         let Calling { lines, closed, .. } = &self.sidecar.calling;
         if closed.is_cancelled() {
             return Err(Fault::draining());
         }
         let mut claimed = self.claim(entry, deadline);
-        claimed.limited = self.limits_now(key, &claimed.job);
+        claimed.limited = self.limits_now(ask, &claimed.job);
         if claimed.limited.is_empty() {
             return Ok(None);
         }
@@ -68,8 +72,9 @@ impl WayOut {
                 if lines.call_is_behind(key) {
                     tokio::time::sleep(BEHIND).await;
                 }
-                claimed.limited = self.limits_now(key, &claimed.job);
-                answer = self.ask(&claimed, priced.clone()).await;
+                claimed.limited = self.limits_now(ask, &claimed.job);
+                self.refuse_dear(&claimed.limited)?;
+                answer = self.ask(&claimed, ask, priced.clone()).await;
                 again = self.asks_again(&answer);
             }
             match answer {
@@ -133,14 +138,15 @@ impl WayOut {
     }
 
     /// The limits of now for the call of this id, with what was set over HTTP laid over them.
-    fn limits_now(&self, key: &Key, id: &str) -> Arc<[Limited]> {
-        let written = self.limits_of(key, id);
+    fn limits_now(&self, ask: &CallAsk, id: &str) -> Arc<[Limited]> {
+        let written = self.limits_of(ask, id);
         named::renamed(&self.sidecar, &written);
         in_force::limits_now(&self.sidecar, "", &written).into_owned()
     }
 
     /// What the file says of a key and this call: a policy in shadow may be for some of them.
-    fn limits_of(&self, key: &Key, id: &str) -> Arc<[Limited]> {
+    fn limits_of(&self, ask: &CallAsk, id: &str) -> Arc<[Limited]> {
+        let key = &ask.key;
         let live = self.sidecar.live();
         let mut entries = live.settings.egress.iter();
         let entry = entries.find(|entry| entry.name == self.name);
@@ -155,12 +161,18 @@ impl WayOut {
                     ..Limited::new(Space::Job, key.clone(), limits.clone(), Arc::clone(policy))
                 })
         });
-        all.collect()
+        all.chain(ask.budgets()).collect()
     }
 
     /// Asks the store. The answer is heard also if the caller hangs up meanwhile, and then a start is undone.
-    async fn ask(&self, claimed: &Claimed, priced: Option<Arc<PricedCall>>) -> CallVerdict {
+    async fn ask(
+        &self,
+        claimed: &Claimed,
+        ask: &CallAsk,
+        priced: Option<Arc<PricedCall>>,
+    ) -> CallVerdict {
         let (sidecar, claimed) = (Arc::clone(&self.sidecar), claimed.clone());
+        let (meter, may_give_back) = (ask.meter(), ask.settles());
         let asking = boxed(|| async move {
             let asked = Instant::now();
             let taken = sidecar.store.take(&[&claimed], 1).await;
@@ -174,7 +186,7 @@ impl WayOut {
             }
             match verdict {
                 Some(Verdict::Started { at }) => {
-                    CallVerdict::Started(CallStart::of(&sidecar, &claimed, at))
+                    CallVerdict::Started(CallStart::of(&sidecar, &claimed, at, meter))
                 }
                 Some(Verdict::Refused { which, why, at, .. }) => {
                     let by = claimed.limited.get(which).cloned();
@@ -184,12 +196,44 @@ impl WayOut {
                     }
                     // A pause ends when somebody ends it.
                     let is_paused = why.strategy == Strategy::Concurrency && why.limit == 0;
-                    CallVerdict::Refused(by, at.filter(|_| !is_paused && !why.slot))
+                    let at = at.filter(|_| !is_paused && !why.slot);
+                    let by = by.map(|by| (by, why));
+                    // Before it starts, other calls may give back what they do not use.
+                    let gives_back = match &by {
+                        Some((by, why)) if may_give_back && at > Some(claimed.stays) => {
+                            gives_back(&sidecar, by, why).await
+                        }
+                        _ => false,
+                    };
+                    CallVerdict::Refused(by, at.filter(|_| !gives_back))
                 }
                 _ => CallVerdict::NoWord,
             }
         });
         to_the_end(&self.sidecar.tasks.own, asking).await
+    }
+
+    /// Refuses a call that costs more than all of a budget, as somebody has set it over HTTP.
+    fn refuse_dear(&self, limited: &[Limited]) -> Result<(), Fault> {
+        let is_dear = |one: &&Limited| {
+            let is_of_budget = one.cost.rule.is_some();
+            let mut rates = one.limits.rates.iter();
+            is_of_budget && rates.any(|rate| rate.limit < one.cost.pays)
+        };
+        let Some(one) = limited.iter().find(is_dear) else {
+            return Ok(());
+        };
+        let message = format!(
+            "this call costs more than the whole limit of key {}",
+            one.key
+        );
+        Err(Fault::new("budget_spent", message)
+            .with_header(SHOULD_RETRY, "false")
+            .with_header(STRIPE_SHOULD_RETRY, "false")
+            .with("egress", &*self.name)
+            .with("key", one.key.as_str())
+            .with("policy", &*one.policy)
+            .with("asks", one.cost.pays.get()))
     }
 
     /// The call may not start in time.
@@ -201,11 +245,15 @@ impl WayOut {
         tell::call_refused(&self.sidecar, &self.name, key);
         let wait = at.map(|at| self.sidecar.instant_of(at) - Instant::now());
         let wait = wait.unwrap_or_default();
+        // Others may have used up a budget that several keys have.
+        let key = by.as_ref().map_or(key, |(by, _)| &by.key);
         let mut fault = match at.filter(|_| wait > WORTH_WAITING) {
             Some(at) => {
                 let at = rfc3339(at);
                 let message = format!("what the calls of key {key} may use is gone until {at}");
-                Fault::new("budget_spent", message).with("next_start", at)
+                Fault::new("budget_spent", message)
+                    .with("next_start", at)
+                    .with_header(STRIPE_SHOULD_RETRY, "false")
             }
             None => {
                 let message = format!(
@@ -220,8 +268,12 @@ impl WayOut {
             fault = fault.with_header(SHOULD_RETRY, "false");
         }
         fault = fault.with("egress", &*self.name).with("key", key.as_str());
-        if let Some(by) = by {
+        if let Some((by, why)) = by {
             fault = fault.with("policy", &*by.policy);
+            if by.cost.pays.get() > 1 && why.strategy == Strategy::Rate {
+                let left = why.limit.saturating_sub(why.current);
+                fault = fault.with("left", left).with("asks", by.cost.pays.get());
+            }
         }
         if let Ok(value) = HeaderValue::from_str(key.as_str()) {
             let more = fault.more.get_or_insert_default();
@@ -235,7 +287,15 @@ impl WayOut {
 enum CallVerdict {
     Started(CallStart),
     /// By this limit, and when the call may start; `None`: when a slot is free, or others before it have started.
-    Refused(Option<Limited>, Option<Timestamp>),
+    Refused(Option<(Limited, Refusal)>, Option<Timestamp>),
     /// It had no word.
     NoWord,
+}
+
+/// Whether the calls that are out under a key would leave enough room if they used nothing of what they have paid.
+async fn gives_back(sidecar: &Sidecar, by: &Limited, why: &Refusal) -> bool {
+    let usage = sidecar.store.usage(by.space, &by.key, &by.limits).await;
+    let out = usage.ok().flatten().map_or(0, |usage| usage.active);
+    let stays = why.current.saturating_sub(out);
+    why.strategy == Strategy::Rate && stays.saturating_add(by.cost.pays.get()) <= why.limit
 }

@@ -8,7 +8,7 @@ use crate::json::quote;
 use crate::limit::{
     Cost, KeyState, Limited, Limits, Measure, Rate, Refusal, Space, Throttle, Timestamp, WindowKind,
 };
-use crate::policy::numbers;
+use crate::policy::{Currency, numbers};
 use crate::store::{Override, Usage};
 
 /// Beside a key that only an override names.
@@ -29,6 +29,8 @@ pub(crate) struct LimitView {
     pub(crate) usage: Usage,
     /// What the limits count.
     pub(crate) unit: &'static str,
+    /// The currency of what they count, if that is money.
+    pub(crate) currency: Option<Currency>,
     /// What the store knows.
     pub(crate) state: KeyState,
     /// Jobs that wait, as far as we know.
@@ -94,14 +96,18 @@ impl LimitView {
         if let Some(available) = available {
             text += &format!(r#","available":{available}"#);
         }
-        text += &format!(r#","waiting":{waiting}{}"#, flat(&self.limited.limits));
+        let currency = self.currency.as_ref();
+        text += &format!(
+            r#","waiting":{waiting}{}"#,
+            flat(&self.limited.limits, currency)
+        );
         if self.calls != (0, 0) {
             let (out, waiting) = self.calls;
             text += &format!(r#","calls":{{"out":{out},"waiting":{waiting}}}"#);
         }
         text += &format!(r#","at":"{}""#, duration::exactly(self.at.0));
         if let Some(set) = &self.set {
-            text += &format!(r#","override":{}"#, set_limits(set));
+            text += &format!(r#","override":{}"#, set_limits(set, currency));
         }
         if let Some(hint) = self.hint {
             text += &format!(r#","hint":{}"#, quote(hint));
@@ -130,8 +136,9 @@ impl LimitView {
         let counted = self.usage.windows.get(nth).copied();
         let (count, leaves) = counted.unwrap_or((0, None));
         format!(
-            r#"{{{},"current_count":{count},"window_resets_at":"{}"}}"#,
-            rate_members(rate),
+            r#"{{{},"current_count":{},"window_resets_at":"{}"}}"#,
+            rate_members(rate, self.currency.as_ref()),
+            amount(count, self.currency.as_ref()),
             rfc3339(leaves.unwrap_or(self.now)),
         )
     }
@@ -172,8 +179,8 @@ pub(crate) fn list(states: &[LimitView], total: usize, page: usize, per_page: us
 }
 
 /// What was set over HTTP, as it was set, with `limit` and `period` flat beside it.
-fn set_limits(set: &Override) -> String {
-    let mut members = limits(&set.limits);
+fn set_limits(set: &Override, currency: Option<&Currency>) -> String {
+    let mut members = limits(&set.limits, currency);
     if let Some(at) = set.expires_at {
         members.push(format!(r#""expires_at":"{}""#, rfc3339(at)));
     }
@@ -183,33 +190,33 @@ fn set_limits(set: &Override) -> String {
                 .map(|text| format!("\"{name}\":{}", quote(text))),
         );
     }
-    format!("{{{}{}}}", members.join(","), flat(&set.limits))
+    format!("{{{}{}}}", members.join(","), flat(&set.limits, currency))
 }
 
-fn limits(limits: &Limits) -> Vec<String> {
+fn limits(limits: &Limits, currency: Option<&Currency>) -> Vec<String> {
     let slots = limits.concurrency;
     let slots = slots.map(|slots| format!(r#""concurrency":{slots}"#));
     let rate = match limits.rates.as_slice() {
         [] => None,
-        [one] => Some(format!(r#""rate":{{{}}}"#, rate_members(one))),
-        several => Some(rate_list(several)),
+        [one] => Some(format!(r#""rate":{{{}}}"#, rate_members(one, currency))),
+        several => Some(rate_list(several, currency)),
     };
     let throttle = limits.throttle.as_ref().map(throttle_member);
     slots.into_iter().chain(rate).chain(throttle).collect()
 }
 
 /// Limits as one object, for the log.
-pub(crate) fn limits_in_log(all: &Limits) -> String {
-    format!("{{{}}}", limits(all).join(","))
+pub(crate) fn limits_in_log(all: &Limits, currency: Option<&Currency>) -> String {
+    format!("{{{}}}", limits(all, currency).join(","))
 }
 
-fn rate_list(rates: &[Rate]) -> String {
+fn rate_list(rates: &[Rate], currency: Option<&Currency>) -> String {
     let each = rates.iter();
-    let each = each.map(|rate| format!("{{{}}}", rate_members(rate)));
+    let each = each.map(|rate| format!("{{{}}}", rate_members(rate, currency)));
     format!(r#""rate":[{}]"#, each.collect::<Vec<_>>().join(","))
 }
 
-fn rate_members(rate: &Rate) -> String {
+fn rate_members(rate: &Rate, currency: Option<&Currency>) -> String {
     let window = match &rate.window {
         WindowKind::Sliding => String::new(),
         WindowKind::Fixed => r#","window":"fixed""#.to_owned(),
@@ -217,8 +224,16 @@ fn rate_members(rate: &Rate) -> String {
             format!(r#","window":"calendar","tz":{}"#, quote(zone.name()))
         }
     };
-    let (limit, period) = (rate.limit, numbers::period(rate));
+    let (limit, period) = (amount(rate.limit.get(), currency), numbers::period(rate));
     format!(r#""limit":{limit},"period":"{period}"{window}"#)
+}
+
+/// A number of what is limited, as it can be set again: money is a text.
+fn amount(units: u32, currency: Option<&Currency>) -> String {
+    match currency {
+        Some(currency) => quote(&currency.show(units.into())),
+        None => units.to_string(),
+    }
 }
 
 fn throttle_member(throttle: &Throttle) -> String {
@@ -240,12 +255,12 @@ fn throttle_members(throttle: &Throttle) -> String {
 }
 
 /// `limit` and `period` for those who know one limit a key: its first window, else its spacing.
-fn flat(limits: &Limits) -> String {
+fn flat(limits: &Limits, currency: Option<&Currency>) -> String {
     let found = match (limits.rates.first(), &limits.throttle) {
-        (Some(rate), _) => Some((rate.limit, numbers::period(rate))),
+        (Some(rate), _) => Some((amount(rate.limit.get(), currency), numbers::period(rate))),
         (None, Some(throttle)) => {
             let period = duration::iso(throttle.period.get());
-            Some((throttle.limit, period.into()))
+            Some((throttle.limit.to_string(), period.into()))
         }
         (None, None) => None,
     };
@@ -258,8 +273,8 @@ fn flat(limits: &Limits) -> String {
 pub(crate) fn queue_rate_limit(limits: &Limits) -> Option<String> {
     let rate = match limits.rates.as_slice() {
         [] => None,
-        [one] => Some(rate_members(one)),
-        several => Some(rate_list(several)),
+        [one] => Some(rate_members(one, None)),
+        several => Some(rate_list(several, None)),
     };
     let throttle = limits.throttle.as_ref().map(throttle_member);
     let members: Vec<String> = rate.into_iter().chain(throttle).collect();

@@ -23,6 +23,8 @@ pub struct Bill {
     pub paid: u32,
     /// What they shall count.
     pub used: u32,
+    /// Whether all of that counts from now on, and not from the start on.
+    pub counts_now: bool,
 }
 
 /// The usage of one key. Limits are not part of it; every question brings them.
@@ -277,13 +279,19 @@ impl KeyState {
         undo: &Undo,
         now: Timestamp,
     ) {
+        let (less, more) = match bill.counts_now {
+            true => (bill.paid, bill.used),
+            false => (
+                bill.paid.saturating_sub(bill.used),
+                bill.used.saturating_sub(bill.paid),
+            ),
+        };
         for rate in each_window(limits) {
-            match bill.used.checked_sub(bill.paid) {
-                Some(0) => {}
-                Some(more) => self.windows.add(rate, now, more.min(rate.limit.get()), now),
-                None => self
-                    .windows
-                    .remove(rate, undo.at, bill.paid - bill.used, undo.then),
+            if less > 0 {
+                self.windows.remove(rate, undo.at, less, undo.then);
+            }
+            if more > 0 {
+                self.windows.add(rate, now, more.min(rate.limit.get()), now);
             }
         }
     }

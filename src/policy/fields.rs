@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
+use super::money::Currency;
 use super::numbers::{self, Wrong};
 use super::spelling::{self, misspelt, nearest};
 use super::words::{Nested, RATE};
@@ -96,6 +97,24 @@ pub trait Fields<'v>: Sized {
             Some(FieldValue::Integer(number)) => Ok(Some(number)),
             Some(found) => Err(self.wrong_kind(name, "a whole number", &found, "digits only")),
         }
+    }
+
+    /// The currency of the limits that are read here; `None`: they are starts.
+    fn currency(&self) -> Option<&Currency> {
+        None
+    }
+
+    /// A limit: a whole number, or an amount where money is limited.
+    fn amount(&mut self, name: &'static str) -> Result<Option<i64>, Self::Error> {
+        let Some(currency) = self.currency().cloned() else {
+            return self.int(name);
+        };
+        let Some(text) = self.text(name)? else {
+            return Ok(None);
+        };
+        let units = currency.units(&text);
+        let wrong = |why| Wrong::with_hint(name, why, "such as \"800 USD\"");
+        units.map(Some).map_err(|why| self.wrong(wrong(why)))
     }
 
     /// A whole number from 0, which is no bound.
@@ -259,6 +278,8 @@ pub struct JsonObject<'a> {
     pub(super) strangers: Strangers,
     /// The member that is its `limit`: `rate` where that is a number.
     limit: &'static str,
+    /// Of its limits; `None`: they are starts.
+    pub currency: Option<Currency>,
 }
 
 impl<'a> JsonObject<'a> {
@@ -277,6 +298,7 @@ impl<'a> JsonObject<'a> {
             at: Cow::Borrowed(root),
             strangers,
             limit: "limit",
+            currency: None,
         }
         .checked(names)
     }
@@ -361,6 +383,7 @@ impl<'a> JsonObject<'a> {
             at: Cow::Owned(self.path_of(part.name) + &item),
             strangers: self.strangers,
             limit: "limit",
+            currency: self.currency.clone(),
         };
         object.checked(&[part.fields])
     }
@@ -369,6 +392,10 @@ impl<'a> JsonObject<'a> {
 impl<'a> Fields<'a> for JsonObject<'a> {
     type Error = FieldError;
     const IN_FILE: bool = false;
+
+    fn currency(&self) -> Option<&Currency> {
+        self.currency.as_ref()
+    }
 
     fn value(&mut self, name: &'static str) -> Option<FieldValue<'a>> {
         let name = if name == "limit" { self.limit } else { name };

@@ -6,7 +6,7 @@ use ojs_json::{Json, Kind};
 
 /// The member of `meta` at a dotted path: the one that is named so as a whole, else step by step.
 /// `null` counts as absent.
-pub(super) fn find<'a>(meta: Json<'a>, path: &str) -> Option<Json<'a>> {
+pub fn find<'a>(meta: Json<'a>, path: &str) -> Option<Json<'a>> {
     walk(meta, path, |value, name| value.get_exact(name))
 }
 
@@ -29,7 +29,7 @@ pub(super) fn walk<'a>(
 
 /// The text of a value that can be part of a key or be matched: a string that is not empty, or a
 /// number, `true` or `false` as written.
-pub(super) fn scalar(value: Json<'_>) -> Option<Cow<'_, str>> {
+pub fn scalar(value: Json<'_>) -> Option<Cow<'_, str>> {
     match value.kind() {
         Kind::String => value.text().filter(|text| !text.is_empty()),
         Kind::Number | Kind::Bool => std::str::from_utf8(value.raw()).ok().map(Cow::Borrowed),

@@ -99,7 +99,7 @@ fn throttle_in<'v, F: Fields<'v>>(mut table: F) -> Result<Throttle, F::Error> {
 }
 
 fn starts<'v, F: Fields<'v>>(from: &mut F) -> Result<NonZeroU32, F::Error> {
-    let limit = required(from, ("limit", "limit = 100"), |from| from.int("limit"))?;
+    let limit = required(from, ("limit", "limit = 100"), |from| from.amount("limit"))?;
     numbers::starts(limit).map_err(|wrong| from.wrong(wrong))
 }
 

@@ -49,6 +49,8 @@ enum Attribute {
     Host,
     /// Of a call: a segment of its path, from 0.
     Path(usize),
+    /// Of a call: a path in its body, which is JSON.
+    Json(Box<str>),
 }
 
 /// What a call is asked for.
@@ -60,6 +62,8 @@ pub enum CallValue<'a> {
     Host,
     /// A segment of its path, from 0.
     Segment(usize),
+    /// A path in its body, which is JSON.
+    Json(&'a str),
 }
 
 /// Why a text is no template.
@@ -75,7 +79,9 @@ pub enum BadTemplate {
     #[error("{{{0}}} is not known; {advice}", advice = meant(.0))]
     Attribute(String),
     /// Not one of those of a call.
-    #[error("{{{0}}} is not known; there are {{header.NAME}}, {{path.N}} and {{host}}")]
+    #[error(
+        "{{{0}}} is not known; there are {{header.NAME}}, {{path.N}}, {{json.NAME}} and {{host}}"
+    )]
     OfCall(String),
     /// It would be stored and shown.
     #[error(
@@ -188,6 +194,12 @@ impl Template {
         self.parts.contains(&Part::Place(Attribute::Tenant))
     }
 
+    /// Whether a call's body has a part of its key.
+    pub fn sees_bodies(&self) -> bool {
+        let is_of_body = |part: &Part| matches!(part, Part::Place(Attribute::Json(_)));
+        self.parts.iter().any(is_of_body)
+    }
+
     /// Whether some job may have this key. `false` is certain.
     pub fn may_give(&self, key: &Key) -> bool {
         let text = key.as_str();
@@ -248,6 +260,7 @@ impl Template {
             Attribute::Header(name) => value_of(CallValue::Header(name)),
             Attribute::Host => value_of(CallValue::Host),
             Attribute::Path(nth) => value_of(CallValue::Segment(*nth)),
+            Attribute::Json(path) => value_of(CallValue::Json(path)),
             _ => None,
         });
         checked(out)
@@ -325,6 +338,9 @@ impl Attribute {
         let found = match name.split_once('.') {
             None if name == "host" => Some(Attribute::Host),
             Some(("path", nth)) => nth.parse().ok().map(Attribute::Path),
+            Some(("json", path)) if !path.split('.').any(str::is_empty) => {
+                Some(Attribute::Json(path.into()))
+            }
             Some(("header", of)) if has_credentials(of) => {
                 return Err(BadTemplate::Credentials(of.into()));
             }
@@ -343,7 +359,9 @@ impl Attribute {
             Attribute::Type => given(job.kind),
             Attribute::Tenant => job.tenant_id(),
             Attribute::Meta(path) => meta(path),
-            Attribute::Header(_) | Attribute::Host | Attribute::Path(_) => None,
+            Attribute::Header(_) | Attribute::Host | Attribute::Path(_) | Attribute::Json(_) => {
+                None
+            }
         }
     }
 
@@ -356,6 +374,7 @@ impl Attribute {
             Attribute::Header(name) => format!("header.{name}").into(),
             Attribute::Host => "host".into(),
             Attribute::Path(nth) => format!("path.{nth}").into(),
+            Attribute::Json(path) => format!("json.{path}").into(),
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn end(claimed: &Claimed, ack: &[u8]) -> End {
 }
 
 /// Counts the differences to what was paid at the start of a job whose row has ended with that.
-pub(super) fn count(sidecar: &Sidecar, ended: &Row, used: &[Used]) {
+pub(crate) fn count(sidecar: &Sidecar, ended: &Row, used: &[Used]) {
     let metrics = &sidecar.metrics;
     for used in used.iter().filter(|_| ended.started.is_some()) {
         let limited = ended.claimed.limited.iter();

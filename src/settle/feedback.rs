@@ -58,7 +58,13 @@ pub(crate) async fn heed_reply(
         return;
     }
     let (policies, now) = (Arc::clone(&sidecar.live().policies), sidecar.store.now());
+    // What a budget has left is ours to know.
+    let is_budget = |one: &&Limited| one.cost.rule.is_some();
+    let budgets = call.limited.iter().filter(is_budget).map(|one| &one.key);
     for key in job_keys(&call.limited) {
+        if budgets.clone().any(|budget| budget == key) {
+            continue;
+        }
         let times = refusals.times(key, Some(started), now);
         let asked = policies.pause_by(&call.limited, key, |of| {
             let lines = text_lines(headers);

@@ -107,6 +107,8 @@ fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Option<Limits> {
     // Its own; others are those of policies.
     let own = ways.filter_map(|way| way.limits.iter().find(|of| of.0 == way.name));
     all.extend(own.map(|(_, limits, _)| limits.clone()));
+    let budget = live.settings.budget_of(key);
+    all.extend(budget.map(|budget| budget.limits.clone()));
     let in_file = all.len() > known;
     if let Some(numbers) = sidecar.control.named.get(key) {
         all.push(numbers.brought);
@@ -240,6 +242,9 @@ async fn key_view(
         ..Limited::new(Space::Job, key.clone(), limits, policy)
     };
     let mut view = view(sidecar, limited, (state, now), facts).await;
+    if let Some(budget) = facts.now.live.settings.budget_of(key) {
+        (view.unit, view.currency) = (budget.unit(), budget.currency.clone());
+    }
     view.limited.cost = Cost::ONE;
     // A store that is lost may know more.
     view.hint = (!is_known && view.lost.is_none()).then_some(shape::ONLY_SET);
@@ -258,6 +263,7 @@ pub(crate) async fn view(
         name: limited.key.as_str().to_owned(),
         usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
         unit: shape::unit(&limited.cost),
+        currency: None,
         state,
         waiting: facts.now.waiting_for(&limited.key),
         calls: sidecar.calling.of_key(&limited.key),

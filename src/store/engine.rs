@@ -380,6 +380,7 @@ impl<T: Tables> Engine<'_, T> {
                 let bill = Bill {
                     paid: one.cost.pays.get(),
                     used: used.amount,
+                    counts_now: used.counts_now,
                 };
                 let state = self.tables.state_mut(one.space, &one.key);
                 state.settle(limits, bill, undo, now);

@@ -100,6 +100,8 @@ pub struct Used {
     pub key: Key,
     /// In the units of the key's cost.
     pub amount: u32,
+    /// Whether it counts from the end on, in place of what was paid at the start.
+    pub counts_now: bool,
 }
 
 impl End {
@@ -130,11 +132,20 @@ impl End {
                 space: one.space,
                 key: one.key.clone(),
                 amount: says(one.cost.rule.as_ref()?.settle.as_deref()?)?,
+                counts_now: false,
             })
         });
         End {
             claim: None,
             used: used.collect(),
+            ..End::of_claim(claimed)
+        }
+    }
+
+    /// The end of this claim, which used so much.
+    pub fn with_used(claimed: &Claimed, used: Vec<Used>) -> End {
+        End {
+            used,
             ..End::of_claim(claimed)
         }
     }

@@ -52,6 +52,10 @@ codes! {
     CONFLICT "conflict": "take away what the message names, then send it again";
     /// The body is larger than `server.max_body`, on routes whose bodies are read whole.
     PAYLOAD_TOO_LARGE "payload_too_large": "send less at once, or raise server.max_body";
+    /// A part of the key of a call through `[[egress]]` stands in its body (`{json.NAME}`), and that is no JSON, compressed,
+    /// or larger than 1 MiB.
+    PAYLOAD_TOO_LARGE "key_unreadable":
+        "send the body as JSON of at most 1 MiB, or take the place {json.NAME} out of the key";
     /// The body is compressed, on routes whose bodies are read whole. On any route: gRPC. A change on the admin port that
     /// is not `application/json`.
     UNSUPPORTED_MEDIA_TYPE "unsupported_media_type": "send the body as it is";

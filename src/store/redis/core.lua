@@ -730,13 +730,14 @@ local function rate_of(limits, name, period, kind)
   end
 end
 
--- Puts the windows right that count a start which used another amount than it paid. None counts more of that than all
--- of its limit.
+-- Puts the windows right that count a start which used another amount than it paid, or whose use counts from now on. None
+-- counts more of that than all of its limit.
 local function settle(k, undo, limits, used)
   if undo[2] == 0 then return end
-  local more, periods = used - paid(undo), undo[12]
+  local less, more, periods = paid(undo), used.amount, undo[12]
+  if not used.counts_now then less, more = max(less - more, 0), max(more - less, 0) end
   for i = 1, #periods, 2 do
-    if more < 0 then window_remove(k, periods[i], periods[i + 1], undo[3], undo[4], -more) end
+    if less > 0 then window_remove(k, periods[i], periods[i + 1], undo[3], undo[4], less) end
     local rate = more > 0 and rate_of(limits, k.name, periods[i], periods[i + 1])
     if rate then window_add(k, rate, now, min(more, rate.limit)) end
   end

@@ -4,7 +4,7 @@ local told = { now }
 for i = 1, num() do
   local job, gen, used = arg(), num(), {}
   local settles, limits = num(), nil
-  for _ = 1, settles do used[arg()] = num() end
+  for _ = 1, settles do used[arg()] = { amount = num(), counts_now = num() == 1 } end
   if settles > 0 then limits = read_limits() end
   -- What it had slots of, as the caller knows it.
   local had = {}

@@ -336,7 +336,9 @@ pub(super) fn write_end(to: &mut Cmd, end: &End, now: Timestamp) {
     };
     to.arg(end.used.len());
     for used in &end.used {
-        to.arg(record::name(used.space, &used.key)).arg(used.amount);
+        to.arg(record::name(used.space, &used.key))
+            .arg(used.amount)
+            .arg(u8::from(used.counts_now));
     }
     if !end.used.is_empty() {
         write_limits(to, &end.limited, now);

@@ -147,10 +147,14 @@ series! {
     /// a worker), limited (it waits), rescheduled or dropped. A job that waits is asked about again. A queue without room
     /// is not asked about its jobs: for limits of a whole queue see ojs_rate_limit_exceeded_total.
     counter "ojs_throttle_decisions_total" [policy kind verdict];
-    /// What jobs paid at their starts under a policy with a cost, and what they used beyond that (cost.settle).
+    /// What jobs and calls paid at their starts under a policy or a budget with a cost, and what they used beyond that
+    /// (cost.settle).
     counter "ojs_throttle_cost_charged_total" [policy];
-    /// What jobs paid and, by their ACKs, did not use (cost.settle).
+    /// What jobs and calls paid and, by their ACKs and answers, did not use (cost.settle).
     counter "ojs_throttle_cost_refunded_total" [policy];
+    /// Calls that paid to a budget and are over. What they used was told by the answer, or is free: the service has not done
+    /// them. Else what they paid is kept, also where the prices do not name the model (unpriced).
+    counter "ojs_throttle_egress_settled_total" [budget how];
     /// Jobs that count another cost than they say. They pay the default, where they say no number from 1, or the max. An
     /// ACK with cost.settle adds no more to a window than its limit.
     counter "ojs_throttle_costs_replaced_total" [by];

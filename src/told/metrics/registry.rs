@@ -127,6 +127,30 @@ pub enum StartKind {
     Call,
 }
 
+/// What became of what a call paid to a budget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Settled {
+    /// The answer says what was used.
+    Told,
+    /// The service has not done the call.
+    Free,
+    /// Nobody says what was used: what was paid stays.
+    Kept,
+    /// The same, because the budget has no price for the model.
+    Unpriced,
+}
+
+impl Settled {
+    fn as_str(self) -> &'static str {
+        match self {
+            Settled::Told => "told",
+            Settled::Free => "free",
+            Settled::Kept => "kept",
+            Settled::Unpriced => "unpriced",
+        }
+    }
+}
+
 impl StartKind {
     fn as_str(self) -> &'static str {
         match self {
@@ -493,6 +517,16 @@ impl Metrics {
     /// Counts a nack that shut a key, because the service behind it limits us.
     pub fn shut(&self, policy: &str) {
         self.of_policy("ojs_throttle_downstream_rate_limited_total", policy, 1);
+    }
+
+    /// Counts a call that paid to a budget and is over.
+    pub fn settled(&self, budget: &str, how: Settled) {
+        let labels = vec![
+            Label::new("budget", budget.to_owned()),
+            Label::new("how", how.as_str()),
+        ];
+        let name = "ojs_throttle_egress_settled_total";
+        counter(&self.0.recorder, name, labels).increment(1);
     }
 
     fn of_policy(&self, name: &'static str, policy: &str, n: u64) {

@@ -1,0 +1,440 @@
+//! Reads `[[egress.budget]]`: what calls may use up beside their number, such as tokens or money.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::entries::{on_store_error, valid_name};
+use super::patterns::patterns;
+use super::reader::TomlTable;
+use ojs_limit::{CostRule, Limits, WindowKind};
+use ojs_policy::fields::{FieldValue, Fields};
+use ojs_policy::limits::limits;
+use ojs_policy::numbers;
+use ojs_policy::words::{Nested, RATE};
+use ojs_policy::{Currency, Pattern, Template};
+use ojs_store::guard::{Declared, OnStoreError};
+
+const COST: Nested = Nested {
+    name: "cost",
+    fields: &["use", "from", "default", "max", "settle", "prices"],
+    in_file: "cost = { use = \"tokens\", max = 30000 }",
+};
+const PRICE: &str = "prices = { \"gpt-5\" = { input = 1.25, output = 10 } }";
+/// What is asked of a model, for most vendors.
+const COMPLETIONS: [&str; 5] = [
+    "POST */chat/completions",
+    "POST */completions",
+    "POST */responses",
+    "POST */messages",
+    "POST */embeddings",
+];
+/// Its limits of tokens count what may be used from the start of a call on.
+const COUNTS_AT_START: [&str; 1] = ["api.openai.com"];
+
+/// One `[[egress.budget]]`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Budget {
+    /// Its name, with which its keys begin.
+    pub name: Arc<str>,
+    /// What makes the keys of its calls.
+    pub key: Template,
+    /// How much may be used in which windows, in its unit.
+    pub limits: Limits,
+    /// The calls that it is for, as `POST /v1/messages`; none: all.
+    pub only: Vec<Pattern>,
+    /// What a call pays at its start.
+    pub estimate: Estimate,
+    /// The most that a call is charged, at its start and afterwards.
+    pub max: NonZeroU32,
+    /// The same, as a rule of costs.
+    pub rule: Arc<CostRule>,
+    /// Where the answer says what was used.
+    pub settle: Option<Settle>,
+    /// Whether what was used counts from the end of the call on.
+    pub counts_at_end: bool,
+    /// The unit, where that is money.
+    pub currency: Option<Currency>,
+}
+
+/// What a call pays before anybody knows what it uses.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Estimate {
+    /// Where the call says it by itself.
+    pub from: Option<Place>,
+    /// Of a call that says nothing usable; `None`: what the model may use.
+    pub default: Option<NonZeroU32>,
+}
+
+/// A number in a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In this header, in small letters.
+    Header(Box<str>),
+    /// In the body, at this path.
+    Json(Box<str>),
+}
+
+/// What of an answer is counted.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Settle {
+    /// The number at this place.
+    At(Place),
+    /// Tokens, as models tell of them.
+    Tokens(Tokens),
+    /// What those cost, by the model.
+    Money(Vec<(Box<str>, Prices)>),
+}
+
+/// Which tokens count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tokens {
+    /// All.
+    All,
+    /// What the model reads.
+    Input,
+    /// What it writes.
+    Output,
+}
+
+/// What a million tokens of a model cost, in millionths of the currency.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prices {
+    /// Read.
+    pub input: u64,
+    /// Read from the vendor's cache.
+    pub cached: u64,
+    /// Read, and kept in that cache.
+    pub cache_write: u64,
+    /// Written.
+    pub output: u64,
+}
+
+impl Budget {
+    /// Whether it is for calls of this method and path.
+    pub fn is_for(&self, (method, path): (&str, &str)) -> bool {
+        if self.only.is_empty() {
+            return true;
+        }
+        let call = [method, " ", path].concat();
+        self.only.iter().any(|only| only.matches(&call))
+    }
+
+    /// What it counts, in a word.
+    pub fn unit(&self) -> &'static str {
+        match &self.settle {
+            Some(Settle::Money(_)) => "money",
+            Some(Settle::Tokens(_)) => "tokens",
+            _ => "cost",
+        }
+    }
+
+    /// Whether a call must be read to know what it pays, or to which key.
+    pub fn sees_bodies(&self) -> bool {
+        let by_model = !matches!(self.settle, None | Some(Settle::At(_)));
+        let is_of_body = matches!(self.estimate.from, Some(Place::Json(_)));
+        self.key.sees_bodies() || by_model || is_of_body
+    }
+}
+
+/// Reads those of an entry whose calls go to `host` and wait for `max_wait`.
+pub(super) fn budgets(
+    entry: &mut TomlTable<'_>,
+    (host, max_wait): (&str, Duration),
+    declared: &mut Declared,
+) -> Vec<Budget> {
+    let tables = entry.tables("budget", "[[egress.budget]] above its fields");
+    let read = tables.into_iter().filter_map(|mut table| {
+        let budget = budget(&mut table, host, declared)?;
+        refuse_short_wait(&mut table, &budget, max_wait);
+        Some(budget)
+    });
+    read.collect()
+}
+
+fn budget(table: &mut TomlTable<'_>, host: &str, declared: &mut Declared) -> Option<Budget> {
+    if !table.has("name") {
+        Fields::missing(table, "name", "name = \"tokens\"");
+    }
+    let (name, valid) = valid_name(table);
+    let key = key(table, name.as_ref().map(|name| &*name.text));
+    currency(table);
+    let own = limits(table);
+    if table.get(RATE.name).is_none() {
+        Fields::missing(
+            table,
+            RATE.name,
+            "rate = { limit = 200000, period = \"1m\" }",
+        );
+    }
+    for name in ["throttle", "concurrency"] {
+        if table.has(name) {
+            let hint = "a budget has a rate alone: only windows can be put right afterwards; \
+                        write the other limit into the entry";
+            table.refuse(name, "is no limit of a budget", hint);
+        }
+    }
+    let limits = own.ok().filter(|limits| !limits.rates.is_empty());
+    let cost = cost(table, limits.as_ref());
+    let is_of_models = cost.as_ref().is_some_and(|cost| is_of_models(&cost.settle));
+    let only = match table.get("only") {
+        Some(found) => patterns(table, &found, None).unwrap_or_default(),
+        None if is_of_models => COMPLETIONS.map(Pattern::new).to_vec(),
+        None => Vec::new(),
+    };
+    let at_end = !COUNTS_AT_START.contains(&host);
+    let counts_at_end = table.word_or("counted", at_end, &[("end", true), ("start", false)]);
+    let lost = on_store_error(table);
+    let name: Arc<str> = name.filter(|_| valid)?.text.into();
+    let is_money = table.currency.is_some();
+    let lost = lost.or_else(|| is_money.then_some(OnStoreError::Closed));
+    declared.extend(lost.map(|mode| (Arc::clone(&name), mode)));
+    let (key, limits, cost) = (key?, limits?, cost?);
+    Some(Budget {
+        name,
+        key,
+        limits,
+        only,
+        counts_at_end: counts_at_end && cost.settle.is_some(),
+        estimate: cost.estimate,
+        max: cost.max,
+        rule: Arc::new(CostRule {
+            from: None,
+            default: NonZeroU32::MIN,
+            max: Some(cost.max),
+            settle: None,
+        }),
+        settle: cost.settle,
+        currency: table.currency.clone(),
+    })
+}
+
+fn is_of_models(settle: &Option<Settle>) -> bool {
+    !matches!(settle, None | Some(Settle::At(_)))
+}
+
+/// The key, which begins with the name: so two budgets never have one key.
+fn key(table: &mut TomlTable<'_>, name: Option<&str>) -> Option<Template> {
+    let given = table.text("key").ok()?;
+    let name = name?;
+    let read = Template::of_calls(given.as_deref().unwrap_or(name));
+    match &read {
+        Err(bad) if given.is_some() => table.refuse("key", "is not valid", bad.to_string()),
+        Ok(key) => {
+            let rest = key.as_str().strip_prefix(name);
+            if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':')) {
+                let hint = format!("such as \"{name}:{{header.X-Team}}\"");
+                table.refuse("key", "does not begin with the budget's name", hint);
+            }
+        }
+        Err(_) => {}
+    }
+    read.ok()
+}
+
+/// Finds out whether the limits are money, and in which unit. The first amount says it.
+fn currency(table: &mut TomlTable<'_>) {
+    let first = |table: &mut TomlTable<'_>| {
+        let mut rates = table.tables(RATE.name, RATE.in_file).into_iter();
+        match rates.next()?.value("limit")? {
+            FieldValue::Text(amount) => Currency::of_amount(&amount).ok(),
+            _ => None,
+        }
+    };
+    let Ok(unit) = table.text("unit") else { return };
+    table.currency = match unit {
+        None => first(table),
+        Some(unit) => {
+            let unit = Currency::of_unit(&unit);
+            unit.map_err(|why| table.refuse("unit", why, "the default is a millionth"))
+                .ok()
+        }
+    };
+}
+
+/// What is read of `cost`.
+struct Cost {
+    estimate: Estimate,
+    max: NonZeroU32,
+    settle: Option<Settle>,
+}
+
+fn cost(table: &mut TomlTable<'_>, limits: Option<&Limits>) -> Option<Cost> {
+    let Some(mut inside) = table.inside(&COST).ok()? else {
+        if table.currency.is_some() {
+            let hint = format!("such as cost = {{ use = \"money\", max = \"2 USD\", {PRICE} }}");
+            table.refuse(
+                RATE.name,
+                "is money, and nothing says what a call costs",
+                hint,
+            );
+        }
+        let estimate = Estimate {
+            from: None,
+            default: Some(NonZeroU32::MIN),
+        };
+        return Some(Cost {
+            estimate,
+            max: NonZeroU32::MIN,
+            settle: None,
+        });
+    };
+    let cost = &mut inside;
+    // Money is no kind of tokens.
+    let words = [
+        ("tokens", Some(Tokens::All)),
+        ("input", Some(Tokens::Input)),
+        ("output", Some(Tokens::Output)),
+        ("money", None),
+    ];
+    let used = cost.word("use", &words).ok()?;
+    let is_money = used == Some(None);
+    let used = used.map(|used| match used {
+        Some(tokens) => Settle::Tokens(tokens),
+        None => Settle::Money(prices(cost)),
+    });
+    if is_money != cost.currency.is_some() {
+        let hint =
+            "money has a limit such as \"800 USD\" and use = \"money\", and others have neither";
+        cost.refuse("use", "does not count what `rate.limit` limits", hint);
+    }
+    if cost.has("prices") && !is_money {
+        cost.refuse("prices", "needs use = \"money\"", "remove it");
+    }
+    let from = place(cost, "from");
+    let settle = place(cost, "settle");
+    if used.is_some() && settle.is_some() {
+        cost.refuse(
+            "settle",
+            "stands beside `use`, which says the same",
+            "remove it",
+        );
+    }
+    let default = cost.amount("default").ok()?;
+    let default = default.map(|number| count(cost, "default", number));
+    let default = default.or_else(|| used.is_none().then_some(Some(NonZeroU32::MIN)));
+    if !cost.has("max") {
+        Fields::missing(cost, "max", "max = 30000");
+    }
+    let max = cost.amount("max").ok().flatten();
+    let max = max.and_then(|number| count(cost, "max", number))?;
+    if default.flatten().is_some_and(|default| default > max) {
+        cost.refuse(
+            "default",
+            "is more than `max`",
+            "no call pays more than max",
+        );
+    }
+    let rates = || limits.into_iter().flat_map(|limits| &limits.rates);
+    if rates().any(|rate| rate.limit < max) {
+        let hint = "such a call would never start: write a smaller max, or a larger limit";
+        cost.refuse("max", "is more than the limit", hint);
+    }
+    Some(Cost {
+        estimate: Estimate {
+            from,
+            default: default.flatten(),
+        },
+        max,
+        settle: used.or(settle.map(Settle::At)),
+    })
+}
+
+fn count(table: &mut TomlTable<'_>, name: &'static str, number: i64) -> Option<NonZeroU32> {
+    let counted = numbers::count(name, number);
+    counted.map_err(|wrong| table.wrong(wrong)).ok()
+}
+
+/// Reads where a number stands in a call or in its answer.
+fn place(table: &mut TomlTable<'_>, name: &'static str) -> Option<Place> {
+    let text = table.text(name).ok()??;
+    let found = match text.split_once('.') {
+        Some(("header", name)) => {
+            let is_name = |c: u8| c.is_ascii_alphanumeric() || b"-_".contains(&c);
+            let is_valid = !name.is_empty() && name.bytes().all(is_name);
+            is_valid.then(|| Place::Header(name.to_ascii_lowercase().into()))
+        }
+        Some(("json", path)) if !path.split('.').any(str::is_empty) => {
+            Some(Place::Json(path.into()))
+        }
+        _ => None,
+    };
+    if found.is_none() {
+        let hint = "such as \"header.X-Tokens\" or \"json.usage.total_tokens\"";
+        table.refuse(name, "is no place", hint);
+    }
+    found
+}
+
+/// Reads what tokens of each model cost.
+fn prices(table: &mut TomlTable<'_>) -> Vec<(Box<str>, Prices)> {
+    let Some(all) = table.maybe_table("prices", PRICE) else {
+        if !table.has("prices") {
+            Fields::missing(table, "prices", PRICE);
+        }
+        return Vec::new();
+    };
+    let each = all.each().into_iter().filter_map(|(model, found)| {
+        let mut of = all.as_table(&found, PRICE)?;
+        let needed = |of: &mut TomlTable<'_>, name| {
+            if !of.has(name) {
+                Fields::missing(of, name, "input = 1.25");
+            }
+            price(of, name)
+        };
+        let (input, output) = (needed(&mut of, "input"), needed(&mut of, "output"));
+        let (cached, write) = (price(&mut of, "cached"), price(&mut of, "cache_write"));
+        if of.has_unknown() {
+            let title = format!("the price of {model:?} has a field that nobody knows");
+            of.error(
+                &of.span,
+                title,
+                "known here: input, cached, cache_write, output",
+            );
+        }
+        let input = input?;
+        let prices = Prices {
+            input,
+            output: output?,
+            cached: cached.unwrap_or(input),
+            cache_write: write.unwrap_or(input + input / 4),
+        };
+        Some((model.into(), prices))
+    });
+    each.collect()
+}
+
+/// What a million tokens cost, in millionths.
+fn price(table: &mut TomlTable<'_>, name: &'static str) -> Option<u64> {
+    let hint = "what a million tokens cost, such as 1.25";
+    let price = table.number_within(name, 0.0..=1e6, hint).ok()??;
+    Some((price * 1e6).round() as u64)
+}
+
+/// Refuses what a call may pay if that never comes free within `max_wait` as long as cheaper calls take what does. A
+/// window of a day or more is not waited for.
+fn refuse_short_wait(table: &mut TomlTable<'_>, budget: &Budget, max_wait: Duration) {
+    const DAY: u64 = 86_400_000_000;
+    let sliding = budget
+        .limits
+        .rates
+        .iter()
+        .filter(|rate| matches!(rate.window, WindowKind::Sliding) && rate.period.get() < DAY);
+    let needs = sliding.map(|rate| {
+        let room = u128::from(rate.period.get()) * u128::from(budget.max.get());
+        room / u128::from(rate.limit.get())
+    });
+    let longest = u64::try_from(needs.max().unwrap_or(0)).unwrap_or(u64::MAX);
+    if budget.max.get() == 1 || max_wait.is_zero() || Duration::from_micros(longest) <= max_wait {
+        return;
+    }
+    let hint = format!(
+        "a call that costs `max` waits up to {} beside cheaper ones: write a longer max_wait into the entry, or a smaller max",
+        ojs_duration::short(longest)
+    );
+    table.refuse(
+        COST.name,
+        "is more than the limit brings within `max_wait`",
+        hint,
+    );
+}

@@ -1,0 +1,58 @@
+//! By what one call is limited: the key of its entry, and what it pays to which budgets.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use super::key::{Said, key_of};
+use super::meter::{Charged, Meter};
+use crate::answers::respond::Fault;
+use crate::config::EgressSettings;
+use crate::limit::{Key, Limited};
+
+/// What is known of a call before it starts.
+#[derive(Debug)]
+pub(super) struct CallAsk {
+    /// That of its entry, in whose line it waits.
+    pub(super) key: Key,
+    charged: Arc<[Charged]>,
+}
+
+impl CallAsk {
+    /// What limits this call; `None`: nothing does.
+    ///
+    /// # Errors
+    /// A key of it cannot be read, or in two ways.
+    pub(super) fn of(
+        entry: &EgressSettings,
+        parts: &Parts,
+        said: &Said<'_>,
+    ) -> Result<Option<CallAsk>, Fault> {
+        let call = (parts.method.as_str(), parts.uri.path());
+        let budgets = entry.budgets.iter();
+        let charged = budgets
+            .filter(|budget| budget.is_for(call))
+            .map(|budget| Charged::of(budget, parts, said));
+        let charged: Arc<[Charged]> = charged.collect::<Result<_, Fault>>()?;
+        if entry.limits.is_empty() && charged.is_empty() {
+            return Ok(None);
+        }
+        let key = key_of(&entry.key, parts, said)?;
+        Ok(Some(CallAsk { key, charged }))
+    }
+
+    /// The limits of its budgets.
+    pub(super) fn budgets(&self) -> impl Iterator<Item = Limited> {
+        self.charged.iter().map(Charged::limited)
+    }
+
+    /// Whether calls of one of its budgets may give back what they do not use.
+    pub(super) fn settles(&self) -> bool {
+        self.charged.iter().any(Charged::settles)
+    }
+
+    /// Follows its answer, if it pays to budgets.
+    pub(super) fn meter(&self) -> Option<Meter> {
+        (!self.charged.is_empty()).then(|| Meter::new(Arc::clone(&self.charged)))
+    }
+}

@@ -1,0 +1,417 @@
+//! What a call pays to its budgets before anybody knows, and what its answer says that it used.
+
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap};
+use http::request::Parts;
+use http::{StatusCode, Uri};
+use std::num::NonZeroU32;
+
+use crate::answers::respond::Fault;
+use crate::config::Budget;
+use crate::config::budget::{Place, Prices, Settle, Tokens};
+use crate::json::{Framing, Json, Scanner};
+use crate::limit::{Cost, Key, Limited, Space};
+use crate::policy::json_path;
+use crate::store::Used;
+use crate::told::metrics::Settled;
+
+use super::key::{Said, key_of};
+
+/// Where models tell of tokens: the first that is there says it.
+const TOLD: [&str; 9] = [
+    "usage.prompt_tokens",
+    "usage.input_tokens",
+    "usage.completion_tokens",
+    "usage.output_tokens",
+    "usage.total_tokens",
+    "usage.prompt_tokens_details.cached_tokens",
+    "usage.input_tokens_details.cached_tokens",
+    "usage.cache_read_input_tokens",
+    "usage.cache_creation_input_tokens",
+];
+/// Where a call says how much a model may write.
+const MAY_WRITE: [&str; 3] = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
+/// What a model may write if the call does not say.
+const WRITES: u64 = 4_096;
+/// What a picture counts that stands in a call: more than most do.
+const PICTURE: u64 = 1_500;
+/// What stands elsewhere and is read by the model: nobody here knows how much that is.
+const ELSEWHERE: [&str; 3] = ["previous_response_id", "conversation", "prompt"];
+
+/// What a call pays to one budget.
+#[derive(Clone, Debug)]
+pub(super) struct Charged {
+    budget: Arc<Budget>,
+    key: Key,
+    pays: NonZeroU32,
+    /// What its model costs, where that is told.
+    prices: Option<Prices>,
+}
+
+impl Charged {
+    /// What this call pays to a budget.
+    ///
+    /// # Errors
+    /// Its key cannot be read, or in two ways.
+    pub(super) fn of(
+        budget: &Arc<Budget>,
+        parts: &Parts,
+        said: &Said<'_>,
+    ) -> Result<Charged, Fault> {
+        let prices = match (&budget.settle, said) {
+            (Some(Settle::Money(of)), Said::Json(body, _)) => {
+                let model = body.text_of("model");
+                let mut of = of.iter();
+                of.find(|(name, _)| model.as_deref() == Some(name))
+                    .map(|(_, prices)| *prices)
+            }
+            _ => None,
+        };
+        let estimate = estimate(budget, prices, parts, said);
+        let pays = estimate.map_or(budget.max, |units| capped(units, budget.max));
+        Ok(Charged {
+            budget: Arc::clone(budget),
+            key: key_of(&budget.key, parts, said)?,
+            pays,
+            prices,
+        })
+    }
+
+    /// As a limit of the call.
+    pub(super) fn limited(&self) -> Limited {
+        let (limits, name) = (self.budget.limits.clone(), Arc::clone(&self.budget.name));
+        let cost = Cost {
+            pays: self.pays,
+            ..Cost::of(Arc::clone(&self.budget.rule))
+        };
+        Limited {
+            cost,
+            ..Limited::new(Space::Job, self.key.clone(), limits, name)
+        }
+    }
+
+    /// Whether an answer can say that the call used less.
+    pub(super) fn settles(&self) -> bool {
+        self.budget.settle.is_some()
+    }
+
+    /// What an answer says that the call used, in units.
+    fn used(&self, answer: &Answer) -> Option<u64> {
+        match self.budget.settle.as_ref()? {
+            Settle::At(Place::Header(name)) => {
+                let told = answer.told.iter().find(|(of, _)| of == name);
+                told.map(|(_, units)| *units)
+            }
+            Settle::At(Place::Json(path)) => answer.found(path),
+            Settle::Tokens(which) => answer.tokens()?.of(*which),
+            Settle::Money(_) => {
+                let currency = self.budget.currency.as_ref()?;
+                let cost = answer.tokens()?.cost(&self.prices?);
+                Some(currency.units_of(cost))
+            }
+        }
+    }
+
+    /// What counts in place of what was paid; `None`: that stays.
+    fn settled(&self, answer: &Answer) -> (Option<u32>, Settled) {
+        let (paid, max) = (self.pays.get(), self.budget.max.get());
+        let is_money = self.budget.currency.is_some();
+        let free = |status: &StatusCode| match status.as_u16() {
+            401 | 403 | 404 | 413 => true,
+            429 => is_money,
+            _ => false,
+        };
+        let used = self.used(answer);
+        let used = used.map(|units| u32::try_from(units).unwrap_or(u32::MAX).min(max));
+        let (used, how) = match used {
+            _ if !answer.was_sent => (Some(0), Settled::Free),
+            // A part of an answer tells of a part of what was used.
+            Some(used) if answer.is_whole || used > paid => (Some(used), Settled::Told),
+            None if answer.status.as_ref().is_some_and(free) => (Some(0), Settled::Free),
+            None if is_money && self.prices.is_none() => (None, Settled::Unpriced),
+            _ => (None, Settled::Kept),
+        };
+        let counts_now = self.budget.counts_at_end && answer.was_sent;
+        (used.or(counts_now.then_some(paid)), how)
+    }
+}
+
+/// The estimate of what a call uses; `None`: as much as any may.
+fn estimate(
+    budget: &Budget,
+    prices: Option<Prices>,
+    parts: &Parts,
+    said: &Said<'_>,
+) -> Option<u64> {
+    let own = match &budget.estimate.from {
+        Some(Place::Header(name)) => told(budget, &parts.headers, name),
+        Some(Place::Json(path)) => said.json().and_then(|body| number_at(body, path)),
+        None => None,
+    };
+    if own.is_some() {
+        return own;
+    }
+    let which = match budget.settle {
+        Some(Settle::Tokens(which)) => which,
+        Some(Settle::Money(_)) => Tokens::All,
+        _ => return budget.estimate.default.map(|default| default.get().into()),
+    };
+    let Said::Json(body, bytes) = said else {
+        return None;
+    };
+    let may_use = may_use(*body, bytes, &parts.uri, budget)?;
+    match (&budget.currency, prices) {
+        (None, _) => may_use.of(which),
+        (Some(currency), Some(prices)) => Some(currency.units_of(may_use.cost(&prices))),
+        (Some(_), None) => None,
+    }
+}
+
+/// The tokens that a call may use: a third of its bytes are read, and its own bound may be written. `None`: what it reads
+/// stands elsewhere.
+fn may_use(body: Json<'_>, bytes: &[u8], uri: &Uri, budget: &Budget) -> Option<UsedTokens> {
+    let is_elsewhere = |name: &&str| {
+        let value = body.get_exact(name).filter(|value| !value.is_null());
+        // A prompt may be a text, which stands here.
+        value.is_some_and(|value| *name != "prompt" || value.members().next().is_some())
+    };
+    let is_file = || memchr::memmem::find(bytes, b"\"file_id\"").is_some();
+    if ELSEWHERE.iter().any(|name| is_elsewhere(&name)) || is_file() {
+        return None;
+    }
+    let (mut text, mut pictures) = (bytes.len() as u64, 0);
+    for begin in memchr::memmem::find_iter(bytes, b"\"data:") {
+        let data = bytes.get(begin + 1..).unwrap_or_default();
+        let long = memchr::memchr(b'"', data).unwrap_or(data.len());
+        text = text.saturating_sub(long as u64);
+        pictures += 1;
+    }
+    let own = MAY_WRITE.iter().find_map(|name| number_at(body, name));
+    let default = budget
+        .estimate
+        .default
+        .filter(|_| budget.currency.is_none());
+    let written = own.unwrap_or_else(|| default.map_or(WRITES, |default| default.get().into()));
+    let answers = number_at(body, "n").unwrap_or(1).max(1);
+    let writes = !uri.path().ends_with("/embeddings");
+    Some(UsedTokens {
+        input: (text * 3).div_ceil(10) + pictures * PICTURE,
+        output: Some(written.saturating_mul(answers))
+            .filter(|_| writes)
+            .unwrap_or(0),
+        ..UsedTokens::default()
+    })
+}
+
+fn number_at(body: Json<'_>, path: &str) -> Option<u64> {
+    let number = json_path::scalar(json_path::find(body, path)?)?;
+    whole(&number)
+}
+
+/// A number from 0, rounded up.
+fn whole(text: &str) -> Option<u64> {
+    let number: f64 = text.trim().parse().ok()?;
+    // A float that is too large becomes the largest number.
+    (number >= 0.0).then(|| number.ceil() as u64)
+}
+
+/// A number in a header, or an amount where money is counted.
+fn told(budget: &Budget, headers: &HeaderMap, name: &str) -> Option<u64> {
+    let text = headers.get(name)?.to_str().ok()?;
+    match &budget.currency {
+        Some(currency) => currency.units(text).ok()?.try_into().ok(),
+        None => whole(text),
+    }
+}
+
+fn capped(units: u64, max: NonZeroU32) -> NonZeroU32 {
+    let units = u32::try_from(units).ok().unwrap_or(u32::MAX);
+    NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN).min(max)
+}
+
+/// How many tokens were used.
+#[derive(Clone, Copy, Default, Debug)]
+struct UsedTokens {
+    /// Read, and neither from a cache nor into one.
+    input: u64,
+    cached: u64,
+    /// Whether those from the cache count as read, as far as limits go.
+    cached_counts: bool,
+    cache_write: u64,
+    output: u64,
+    total: Option<u64>,
+}
+
+impl UsedTokens {
+    fn of(&self, which: Tokens) -> Option<u64> {
+        let cached = if self.cached_counts { self.cached } else { 0 };
+        let read = self
+            .input
+            .saturating_add(cached)
+            .saturating_add(self.cache_write);
+        Some(match which {
+            Tokens::Input => read,
+            Tokens::Output => self.output,
+            Tokens::All => self.total.unwrap_or(read.saturating_add(self.output)),
+        })
+    }
+
+    /// In millionths of a millionth of a currency.
+    fn cost(&self, prices: &Prices) -> u128 {
+        let each = [
+            (self.input, prices.input),
+            (self.cached, prices.cached),
+            (self.cache_write, prices.cache_write),
+            (self.output, prices.output),
+        ];
+        let each = each.map(|(tokens, price)| u128::from(tokens) * u128::from(price));
+        each.into_iter().fold(0, u128::saturating_add)
+    }
+}
+
+/// Follows the answer of a call that pays to budgets.
+#[derive(Debug)]
+pub(super) struct Meter {
+    charged: Arc<[Charged]>,
+    answer: Answer,
+}
+
+/// What is known of an answer.
+#[derive(Debug)]
+struct Answer {
+    /// Whether the service may have seen the call.
+    was_sent: bool,
+    status: Option<StatusCode>,
+    /// What its headers say, by their names.
+    told: Vec<(Box<str>, u64)>,
+    scanner: Option<Scanner>,
+    /// Of the scanner.
+    paths: Paths,
+    is_whole: bool,
+}
+
+type Paths = Arc<[Box<[Box<str>]>]>;
+
+/// Those of models.
+static OF_MODELS: LazyLock<Paths> = LazyLock::new(|| TOLD.iter().map(|path| names(path)).collect());
+
+fn names(path: &str) -> Box<[Box<str>]> {
+    path.split('.').map(Box::from).collect()
+}
+
+impl Meter {
+    pub(super) fn new(charged: Arc<[Charged]>) -> Meter {
+        let own = charged.iter().filter_map(|one| match &one.budget.settle {
+            Some(Settle::At(Place::Json(path))) => Some(names(path)),
+            _ => None,
+        });
+        let own: Vec<_> = own.collect();
+        let paths = match own.is_empty() {
+            true => Arc::clone(&OF_MODELS),
+            false => OF_MODELS.iter().cloned().chain(own).collect(),
+        };
+        let answer = Answer {
+            was_sent: true,
+            status: None,
+            told: Vec::new(),
+            scanner: None,
+            paths,
+            is_whole: false,
+        };
+        Meter { charged, answer }
+    }
+
+    /// The call has not reached the service.
+    pub(super) fn was_not_sent(&mut self) {
+        self.answer.was_sent = false;
+    }
+
+    /// The head of the answer has come.
+    pub(super) fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
+        let answer = &mut self.answer;
+        answer.status = Some(status);
+        for one in &*self.charged {
+            if let Some(Settle::At(Place::Header(name))) = &one.budget.settle {
+                let told = told(&one.budget, headers, name);
+                answer.told.extend(told.map(|units| (name.clone(), units)));
+            }
+        }
+        let kind = headers.get(header::CONTENT_TYPE);
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let framing = match kind.split(';').next().unwrap_or_default().trim() {
+            "text/event-stream" => Some(Framing::Events),
+            kind if kind.ends_with("json") => Some(Framing::Json),
+            _ => None,
+        };
+        let is_plain = headers
+            .get(header::CONTENT_ENCODING)
+            .is_none_or(|how| how == "identity");
+        let framing = framing.filter(|_| is_plain);
+        answer.scanner = framing.map(|framing| Scanner::new(Arc::clone(&answer.paths), framing));
+    }
+
+    /// A part of the answer's body passes.
+    pub(super) fn see(&mut self, part: &Bytes) {
+        if let Some(scanner) = &mut self.answer.scanner {
+            scanner.push(part);
+        }
+    }
+
+    /// The whole answer has passed.
+    pub(super) fn ended(&mut self) {
+        self.answer.is_whole = true;
+    }
+
+    /// What counts in place of what was paid, each with how it differs.
+    pub(super) fn settled(&self) -> impl Iterator<Item = (&Arc<str>, Settled, Option<Used>)> {
+        self.charged.iter().map(|one| {
+            let (amount, how) = one.settled(&self.answer);
+            let used = amount.map(|amount| Used {
+                space: Space::Job,
+                key: one.key.clone(),
+                amount,
+                counts_now: one.budget.counts_at_end && self.answer.was_sent,
+            });
+            (&one.budget.name, how, used)
+        })
+    }
+}
+
+impl Answer {
+    fn found(&self, path: &str) -> Option<u64> {
+        let is_it = |known: &Box<[Box<str>]>| path.split('.').eq(known.iter().map(|name| &**name));
+        let nth = self.paths.iter().position(is_it)?;
+        self.scanner.as_ref()?.found(nth)
+    }
+
+    /// What it says of tokens; `None`: nothing.
+    fn tokens(&self) -> Option<UsedTokens> {
+        let [
+            prompt,
+            input,
+            completion,
+            output,
+            total,
+            of_prompt,
+            of_input,
+            beside,
+            cache_write,
+        ] = std::array::from_fn(|nth| self.scanner.as_ref()?.found(nth));
+        let read = prompt.or(input);
+        let written = completion.or(output);
+        read.or(written).or(total)?;
+        let within = of_prompt.or(of_input);
+        let read = read.unwrap_or(0);
+        Some(UsedTokens {
+            // Some vendors count what comes from the cache within what was read, others beside it.
+            input: read.saturating_sub(within.unwrap_or(0)),
+            cached: within.or(beside).unwrap_or(0),
+            cached_counts: within.is_some(),
+            cache_write: cache_write.unwrap_or(0),
+            output: written.unwrap_or(0),
+            total,
+        })
+    }
+}
