@@ -56,6 +56,12 @@ pub struct EgressSettings {
 }
 
 impl EgressSettings {
+    /// Whether a key of its calls stands in their bodies.
+    pub fn has_keys_of_bodies(&self) -> bool {
+        let mut budgets = self.budgets.iter();
+        self.key.sees_bodies() || budgets.any(|budget| budget.key.sees_bodies())
+    }
+
     /// Whether a key or a cost of its calls stands in their bodies.
     pub fn sees_bodies(&self) -> bool {
         self.key.sees_bodies() || self.budgets.iter().any(|budget| budget.sees_bodies())
@@ -191,7 +197,11 @@ fn one_budget_a_name(
         };
         let title = format!("budget {name:?} {what}");
         let hint = "give it a name of its own; budgets of one name in several entries are one, with one limit";
-        table.error(&table.span_of("budget"), title, hint);
+        let tables = table.tables("budget", "[[egress.budget]]").into_iter();
+        let mut named = tables.filter_map(|mut of| Some((of.string("name")?, of.span)));
+        let at = named.rfind(|(name, _)| name.text == *budget.name);
+        let span = at.map_or_else(|| table.span.clone(), |(_, span)| span);
+        table.error(&span, title, hint);
     }
 }
 

@@ -214,7 +214,7 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_770_000_000_000_000);
 
     fn set(body: &str) -> Result<Override, FieldError> {
-        read_override(Json::parse(body.as_bytes(), 16).unwrap(), NOW)
+        read_override(Json::parse(body.as_bytes(), 16).unwrap(), None, NOW)
     }
 
     /// Limits in one line: slots, windows, spacing.

@@ -144,11 +144,10 @@ impl WayOut {
     ) -> Result<Response<Body>, Fault> {
         let by_body = entry.sees_bodies();
         // Its room is taken until there is a reply.
-        let most = if by_body { READ } else { SMALL };
-        let (mut body, taken) = self.body(body, most).await?;
+        let (mut body, taken) = self.body(entry, body).await?;
         let ask = {
-            let read = matches!(body, CallBody::Whole(_)) && by_body;
-            let bytes = body.as_whole().filter(|_| read && is_plain(&parts.headers));
+            let bytes = body.as_whole();
+            let bytes = bytes.filter(|_| by_body && is_plain(&parts.headers));
             CallAsk::of(entry, &parts, &Said::by(bytes))?
         };
         if entry.budgets.iter().any(|budget| budget.settle.is_some()) {
@@ -201,14 +200,19 @@ impl WayOut {
         }
     }
 
-    /// The body of a call: one that is no longer than `most` is read whole, and takes its room.
+    /// The body of a call: a small one is read whole, and takes its room. So is a larger one in which a key or a cost
+    /// stands, and one of unknown length in which a key does.
     async fn body(
         &self,
+        entry: &EgressSettings,
         body: Incoming,
-        most: u64,
     ) -> Result<(CallBody, Option<SemaphorePermit<'_>>), Fault> {
-        let small = body.size_hint().exact().filter(|bytes| *bytes <= most);
-        if small.is_none() {
+        let most = if entry.sees_bodies() { READ } else { SMALL };
+        let is_read = match body.size_hint().exact() {
+            Some(bytes) => bytes <= most,
+            None => entry.has_keys_of_bodies(),
+        };
+        if !is_read {
             return Ok((CallBody::Stream(Some(body)), None));
         }
         let (room, patience) = {

@@ -315,6 +315,7 @@ mod tests {
             }),
         };
         LimitView {
+            currency: None,
             limited: Limited::new(Space::Job, Key::new("k").unwrap(), limits, "p".into()),
             name: "k".into(),
             usage: Usage::default(),

@@ -555,7 +555,8 @@ mod tests {
             CallValue::Header("stripe-account") => Some("acct:1".into()),
             CallValue::Host => Some("127.0.0.1:8082".into()),
             CallValue::Segment(nth) => ["v1", "charges", ""].get(nth).map(|&text| text.into()),
-            CallValue::Header(_) => None,
+            CallValue::Json("model") => Some("gpt-5".into()),
+            CallValue::Header(_) | CallValue::Json(_) => None,
         };
         for (template, key) in [
             ("stripe", "stripe"),
@@ -565,11 +566,20 @@ mod tests {
             ("s:{path.2}", "s:x_none"),
             ("s:{path.9}", "s:x_none"),
             ("s:{host}", "s:127.0.0.1x_3A8082"),
+            ("s:{json.model}", "s:gpt-5"),
+            ("s:{json.a.b}", "s:x_none"),
         ] {
             let template = Template::of_calls(template).unwrap();
             assert_eq!(template.of_call(call).as_str(), key);
         }
-        for wrong in ["{queue}", "{path.x}", "{header.}", "{header.a b}"] {
+        for wrong in [
+            "{queue}",
+            "{path.x}",
+            "{header.}",
+            "{header.a b}",
+            "{json.}",
+            "{json.a..b}",
+        ] {
             assert!(matches!(
                 Template::of_calls(wrong),
                 Err(BadTemplate::OfCall(_))

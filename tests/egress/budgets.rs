@@ -1,0 +1,501 @@
+//! Budgets: what calls use up beside their number, judged from the vendor's record and from what it counts itself.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use ojs_throttle::backend::Lax;
+use ojs_throttle::net::{Net, sim};
+use ojs_throttle::store::memory::MemoryStore;
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use super::prelude::*;
+use crate::servers::vendor::VendorCall;
+use crate::sidecar::BEGIN;
+use crate::sidecar::simulated::{Start, backend};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+const CHAT: &str = "/v1/chat/completions";
+
+async fn ask(by: &Client, path: &str, body: &Value) -> crate::sidecar::client::Reply {
+    let method = http::Method::POST;
+    by.send(method, path, &[JSON, ("x-team", "a")], body.to_string())
+        .await
+}
+
+/// What a key counts in its first window.
+async fn counts(world: &World, key: &str) -> Value {
+    let path = format!("/ojs/v1/rate-limits/{key}");
+    world.pair.sidecar.client().get(&path).await.json()["rate"]["current_count"].clone()
+}
+
+/// What a caller tells the vendor beside its body, which the vendor reads later.
+fn said(call: &VendorCall) -> Value {
+    serde_json::from_str(call.header("x-said").unwrap()).unwrap()
+}
+
+fn events(texts: &[&str]) -> Answer {
+    let lines: String = texts
+        .iter()
+        .map(|text| format!("data: {text}\n\n"))
+        .collect();
+    Answer::new(200, lines)
+        .header("Content-Type", "text/event-stream; charset=utf-8")
+        .streamed(7, millis(1))
+}
+
+const TOKENS: &str = "
+[[egress.budget]]
+name = 'tokens'
+cost = { use = 'tokens', max = 5000 }
+rate = { limit = 100000, period = '24h' }
+counted = 'start'
+";
+
+/// What answers of models say, in the shapes of their vendors, takes the place of what was paid.
+#[tokio::test(start_paused = true)]
+async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
+    let chat = r#"{"usage":{"prompt_tokens":100,"completion_tokens":23,"total_tokens":123,"prompt_tokens_details":{"cached_tokens":64}}}"#;
+    let message = r#"{"type":"message","usage":{"input_tokens":7,"cache_creation_input_tokens":100,"cache_read_input_tokens":4000,"output_tokens":16}}"#;
+    let begins = r#"{"type":"message_start","message":{"usage":{"input_tokens":7,"cache_creation_input_tokens":100,"cache_read_input_tokens":4000,"output_tokens":1}}}"#;
+    let response = r#"{"type":"response.completed","response":{"usage":{"input_tokens":100,"output_tokens":23,"total_tokens":123}}}"#;
+    let json =
+        |status, body: &str| Answer::new(status, body).header("Content-Type", "application/json");
+    let table: Vec<(&str, Answer, u64)> = vec![
+        ("chat", json(200, chat), 123),
+        ("message", json(200, message), 123),
+        (
+            "embeddings",
+            json(200, r#"{"usage":{"prompt_tokens":9,"total_tokens":9}}"#),
+            9,
+        ),
+        ("an error with usage", json(400, chat), 123),
+        (
+            "a stream of chat",
+            events(&[
+                r#"{"choices":[{"delta":{"content":"usage"}}],"usage":null}"#,
+                chat,
+                "[DONE]",
+            ]),
+            123,
+        ),
+        (
+            "a stream of a message",
+            events(&[
+                begins,
+                r#"{"type":"message_delta","usage":{"output_tokens":16}}"#,
+            ]),
+            123,
+        ),
+        ("a stream of a response", events(&["{}", response]), 123),
+        (
+            "more than max",
+            json(200, r#"{"usage":{"total_tokens":1000000000}}"#),
+            5_000,
+        ),
+        // Nothing is told: the estimate stays.
+        ("a stream without usage", events(&["{}", "[DONE]"]), 1_016),
+        (
+            "compressed",
+            json(200, chat).header("Content-Encoding", "gzip"),
+            1_016,
+        ),
+        (
+            "no JSON",
+            Answer::new(200, chat).header("Content-Type", "text/plain"),
+            1_016,
+        ),
+        (
+            "negative",
+            json(200, r#"{"usage":{"total_tokens":-5}}"#),
+            1_016,
+        ),
+        (
+            "a text",
+            json(200, r#"{"usage":{"total_tokens":"5"}}"#),
+            1_016,
+        ),
+        (
+            "cut",
+            json(200, chat).cut(chat.len() - 1, Stops::Closes),
+            1_016,
+        ),
+        ("400", json(400, "{}"), 1_016),
+        ("500", json(500, "{}"), 1_016),
+        // The vendor has not done these.
+        ("401", json(401, "{}"), 0),
+        ("404", json(404, "{}"), 0),
+        ("413", json(413, "{}"), 0),
+    ];
+    let answers = table.clone();
+    let world = World::start("", TOKENS, move |call| {
+        let nth = said(call).as_u64().unwrap();
+        answers[usize::try_from(nth).unwrap()].1.clone()
+    })
+    .await;
+    let mut before = 0;
+    for (nth, (what, _, used)) in table.iter().enumerate() {
+        // 52 bytes, of which a third counts, and 1,000 that may be written.
+        let body = r#"{"model":"a","messages":["hello"],"max_tokens":1000}"#;
+        assert_eq!(body.len(), 52);
+        let method = http::Method::POST;
+        let path = if *what == "embeddings" {
+            "/v1/embeddings"
+        } else {
+            CHAT
+        };
+        let caller = world.caller.clone();
+        let sent = async move {
+            let headers = [JSON, ("x-said", &*nth.to_string())];
+            caller.send(method, path, &headers, body).await.status
+        };
+        // The caller of an answer that is cut fails.
+        assert_eq!(tokio::spawn(sent).await.is_err(), *what == "cut");
+        sleep(millis(50)).await;
+        let now = counts(&world, "tokens").await.as_u64().unwrap();
+        assert_eq!(now - before, *used, "{what}");
+        before = now;
+    }
+    let asked = world.vendor.calls();
+    assert_eq!(asked[0].header("accept-encoding"), Some("identity"));
+}
+
+/// A call that has not reached the vendor has used nothing, and other calls than those of a model pay nothing.
+#[tokio::test(start_paused = true)]
+async fn what_is_no_call_of_a_model_pays_nothing() {
+    let world = World::start("", TOKENS, |_| Answer::ok()).await;
+    assert_eq!(world.statuses("/v1/models", 2).await, [200; 2]);
+    assert_eq!(
+        ask(&world.caller, "/v1/files", &json!({})).await.status,
+        200
+    );
+    assert_eq!(counts(&world, "tokens").await, 0);
+
+    let nowhere = format!(
+        "listen = '127.0.0.1:0'\n{TOKENS}[[egress]]\nname = 'nowhere'\nlisten = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:9'{TOKENS}"
+    );
+    let world = World::start("", &nowhere, |_| Answer::ok()).await;
+    let caller = Client::new(&world.net, world.pair.sidecar.egress[1]);
+    assert_eq!(
+        ask(&caller, CHAT, &json!({"max_tokens": 9})).await.status,
+        502
+    );
+    sleep(millis(50)).await;
+    assert_eq!(counts(&world, "tokens").await, 0);
+}
+
+/// Who cannot be counted pays all that a call may.
+#[tokio::test(start_paused = true)]
+async fn an_estimate_is_never_under_what_nobody_knows() {
+    let world = World::start("", TOKENS, |_| Answer::ok()).await;
+    let picture = format!("data:image/png;base64,{}", "A".repeat(60_000));
+    let table = [
+        // Of 2 bytes one is read, and a model may write 4,096.
+        (json!({}), 4_097),
+        (json!({"max_output_tokens": 100, "n": 3}), 310),
+        (json!({"max_tokens": 10, "prompt": "text"}), 20),
+        (json!({"max_tokens": 10, "image": picture}), 1_519),
+        (
+            json!({"max_tokens": 10, "previous_response_id": "r"}),
+            5_000,
+        ),
+        (
+            json!({"max_tokens": 10, "conversation": {"id": "c"}}),
+            5_000,
+        ),
+        (json!({"max_tokens": 10, "prompt": {"id": "p"}}), 5_000),
+        (
+            json!({"max_tokens": 10, "input": [{"file_id": "f"}]}),
+            5_000,
+        ),
+        (json!({"max_tokens": 1e30}), 5_000),
+        (json!({"max_tokens": -1}), 4_102),
+    ];
+    let mut before = 0;
+    for (body, pays) in table {
+        assert_eq!(ask(&world.caller, CHAT, &body).await.status, 200);
+        sleep(millis(50)).await;
+        let now = counts(&world, "tokens").await.as_u64().unwrap();
+        let short: String = body.to_string().chars().take(80).collect();
+        assert_eq!(now - before, pays, "{short}");
+        before = now;
+    }
+}
+
+/// No key depends on how long a body is, or how it comes.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_cannot_be_read_is_refused() {
+    let by_model = "key = 'm:{json.model}'\nrate = { limit = 100, period = '1m' }";
+    let world = World::start("", by_model, |_| Answer::ok()).await;
+    let long = json!({"model": "a", "text": "x".repeat(1 << 20)}).to_string();
+    for (what, headers, body) in [
+        ("long", &[JSON][..], &*long),
+        ("no JSON", &[JSON], "model=a"),
+        ("compressed", &[JSON, ("content-encoding", "gzip")], "{}"),
+    ] {
+        let reply = world
+            .caller
+            .send(http::Method::POST, "/", headers, body.to_owned())
+            .await;
+        assert_eq!(reply.status, 413, "{what}");
+        assert_eq!(reply.json()["error"]["code"], "key_unreadable", "{what}");
+    }
+    let chunked = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nd\r\n{\"model\":\"a\"}\r\n0\r\n\r\n";
+    let reply = raw(&world.net, world.pair.sidecar.egress[0], chunked).await;
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    // The last of two names counts, and letters matter, as for the vendor.
+    let twice = r#"{"model":"b","model":"a","MODEL":"b"}"#;
+    let reply = world
+        .caller
+        .send(http::Method::POST, "/", &[JSON], twice)
+        .await;
+    assert_eq!(reply.status, 200);
+    assert_eq!(counts(&world, "m:a").await, 2);
+    assert_eq!(world.statuses("/", 1).await, [200]);
+    assert_eq!(counts(&world, "m:x_none").await, 1);
+}
+
+const MONEY: &str = "
+max_wait = '1m'
+[[egress.budget]]
+name = 'month'
+key = 'month:{header.X-Team}'
+cost = { use = 'money', max = '0.01 USD', prices = { m = { input = 0, output = 10 } } }
+rate = { limit = '1 USD', period = 'P1M', window = 'calendar', tz = 'UTC' }
+";
+
+/// A thousand calls at once want the last dollar. Half of what each may cost is used.
+#[tokio::test(start_paused = true)]
+async fn the_last_dollar_is_spent_and_not_a_unit_more() {
+    let world = World::start("", MONEY, |_| {
+        let used = json!({"usage": {"prompt_tokens": 1, "completion_tokens": 500}});
+        let answer = Answer::new(200, used.to_string()).header("Content-Type", "application/json");
+        answer.after(Duration::from_secs(1))
+    })
+    .await;
+    let mut all = JoinSet::new();
+    for _ in 0..1_000 {
+        let caller = world.caller.clone();
+        let body = json!({"model": "m", "max_tokens": 1_000});
+        all.spawn(async move { ask(&caller, CHAT, &body).await });
+    }
+    let replies = all.join_all().await;
+    let started = replies.iter().filter(|reply| reply.status == 200).count();
+    assert_eq!(started, world.vendor.calls().len());
+    // 0.005 each: the last one may cost 0.01.
+    assert_eq!(started, 199);
+    assert_eq!(counts(&world, "month:a").await, "0.995 USD");
+    for refused in replies.iter().filter(|reply| reply.status != 200) {
+        assert_eq!(refused.status, 429);
+        let error = &refused.json()["error"];
+        assert_eq!(
+            (&error["code"], &error["retryable"]),
+            (&json!("budget_spent"), &json!(false))
+        );
+        assert_eq!(error["details"]["next_start"], "2026-03-01T00:00:00.005Z");
+        assert!(!refused.headers.contains_key("retry-after"));
+        for name in ["x-should-retry", "stripe-should-retry"] {
+            assert_eq!(refused.headers[name], "false");
+        }
+    }
+}
+
+/// One team's money is not another's, although their calls stand in one line; and what somebody sets is an amount.
+#[tokio::test(start_paused = true)]
+async fn money_is_of_its_key_and_is_set_as_an_amount() {
+    let world = World::start("", MONEY, |_| Answer::ok()).await;
+    let team = |team: &'static str, tokens: u64| {
+        let caller = world.caller.clone();
+        let body = json!({"model": "m", "max_tokens": tokens}).to_string();
+        async move {
+            let headers = [JSON, ("x-team", team)];
+            caller
+                .send(http::Method::POST, CHAT, &headers, body)
+                .await
+                .status
+        }
+    };
+    for _ in 0..100 {
+        assert_eq!(team("a", 1_000).await, 200);
+    }
+    assert_eq!([team("a", 1_000).await, team("b", 1_000).await], [429, 200]);
+    let client = world.pair.sidecar.client();
+    let path = "/ojs/v1/rate-limits/month:a";
+    let rate = |limit: Value| json!({"rate": {"limit": limit, "period": "P1M", "window": "calendar", "tz": "UTC"}});
+    for wrong in [json!(2), json!("2"), json!("2 EUR"), json!("0.0000001 USD")] {
+        assert_eq!(
+            client.put(path, rate(wrong.clone())).await.status,
+            400,
+            "{wrong}"
+        );
+    }
+    let set = client.set(path, rate(json!("1.5 USD"))).await;
+    assert_eq!(set["override"]["rate"]["limit"], "1.50 USD");
+    assert_eq!(
+        (&set["unit"], &set["rate"]["current_count"]),
+        (&json!("money"), &json!("1.00 USD"))
+    );
+    assert_eq!(team("a", 1_000).await, 200);
+    client.set(path, rate(json!("0.005 USD"))).await;
+    assert_eq!(team("a", 1_000).await, 429, "it costs more than there is");
+    // A model without a price may cost anything.
+    assert_eq!(
+        ask(&world.caller, CHAT, &json!({"model": "other"}))
+            .await
+            .status,
+        429
+    );
+}
+
+/// What a vendor says of its limits shuts the key of the entry, and no budget.
+#[tokio::test(start_paused = true)]
+async fn a_vendor_shuts_no_budget() {
+    let both = format!("rate = {{ limit = 100, period = '1m' }}{TOKENS}");
+    let world = World::start("", &both, |_| {
+        Answer::new(429, "{}").header("Retry-After", "60")
+    })
+    .await;
+    assert_eq!(ask(&world.caller, CHAT, &json!({})).await.status, 429);
+    let client = world.pair.sidecar.client();
+    let of = |key: &'static str| client.get(key);
+    assert!(of("/ojs/v1/rate-limits/out").await.json()["shut_until"].is_string());
+    assert!(of("/ojs/v1/rate-limits/tokens").await.json()["shut_until"].is_null());
+}
+
+/// Numbers from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn within(&mut self, from: u64, to: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        from + self.0 % (to - from + 1)
+    }
+}
+
+/// The most of `all`, each with its time, that is within any minute.
+fn most_in_a_minute(mut all: Vec<(Instant, u64)>) -> u64 {
+    all.sort_unstable_by_key(|(at, _)| *at);
+    let (mut within, mut sum, mut most) = (VecDeque::new(), 0, 0);
+    for (at, used) in all {
+        within.push_back((at, used));
+        sum += used;
+        while within
+            .front()
+            .is_some_and(|(first, _)| at - *first >= Duration::from_secs(60))
+        {
+            sum -= within.pop_front().unwrap().1;
+        }
+        most = most.max(sum);
+    }
+    most
+}
+
+/// 64 callers at three sidecars of one store want all that a vendor allows: 60,000 tokens and 500 calls in any minute. A
+/// third of the answers stream, calls take 2 to 8 s, and estimates are half as much again as what is used. Gives which
+/// part of the tokens was used, after the first two minutes.
+async fn at_a_hard_vendor(counted: &str, seed: u64) -> f64 {
+    let net = Net::Sim(sim::Network::default());
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let answers = |call: &VendorCall| {
+        let said = said(call);
+        let used = json!({"usage": {"total_tokens": said["used"]}}).to_string();
+        let last = millis(said["millis"].as_u64().unwrap());
+        match said["stream"] == true {
+            true => {
+                let text = format!("data: {{}}\n\ndata: {used}\n\n");
+                let pieces = u32::try_from(text.len().div_ceil(16)).unwrap();
+                let answer = Answer::new(200, text).header("Content-Type", "text/event-stream");
+                answer.streamed(16, last / pieces)
+            }
+            false => {
+                let answer = Answer::new(200, used).header("Content-Type", "application/json");
+                answer.after(last)
+            }
+        }
+    };
+    let vendor = Arc::new(Vendor::in_runtime(&net, any, Arc::new(answers)).await);
+    let entry = format!(
+        "rate = {{ limit = 500, period = '1m' }}\nmax_wait = '50s'\n[[egress.budget]]\nname = 'tokens'\n\
+         cost = {{ use = 'tokens', from = 'header.X-Tokens', max = 3000 }}\n\
+         rate = {{ limit = 60000, period = '1m' }}\ncounted = '{counted}'\n"
+    );
+    let config = super::entry(vendor.addr, &entry);
+    let behind = backend(&net, Lax::redis()).await;
+    let store = Arc::new(MemoryStore::new(BEGIN));
+    let mut sidecars = Vec::new();
+    for nth in 0..3 {
+        let start = Start::before(&net, &behind.base(), &config).store(Arc::clone(&store));
+        sidecars.push(start.seed(nth).start().await);
+    }
+    let begin = Instant::now();
+    let end = begin + Duration::from_secs(300);
+    let refused = Arc::new(Mutex::new(0));
+    let mut callers = JoinSet::new();
+    for nth in 0..64 {
+        let caller = sidecars[nth % 3].caller();
+        let (mut dice, refused) = (Dice(seed + 1 + nth as u64 * 7_919), Arc::clone(&refused));
+        callers.spawn(async move {
+            while Instant::now() < end {
+                let used = dice.within(100, 500);
+                let (takes, streams) = (dice.within(2_000, 8_000), dice.within(1, 3) == 1);
+                let said = json!({"used": used, "millis": takes, "stream": streams}).to_string();
+                let tokens = (used + used / 2).to_string();
+                let headers = [JSON, ("x-tokens", &*tokens), ("x-said", &*said)];
+                let reply = caller.send(http::Method::POST, CHAT, &headers, "{}").await;
+                if reply.status != 200 {
+                    *refused.lock().unwrap() += 1;
+                }
+            }
+        });
+    }
+    callers.join_all().await;
+    let calls = vendor.calls();
+    let used = |call: &VendorCall| said(call)["used"].as_u64().unwrap();
+    let starts = calls.iter().map(|call| (call.at, used(call))).collect();
+    let ends = calls
+        .iter()
+        .map(|call| (call.ended.unwrap_or(end), used(call)))
+        .collect();
+    let (at_start, at_end) = (most_in_a_minute(starts), most_in_a_minute(ends));
+    let most = vendor.most_within(Duration::from_secs(60));
+    assert!(most <= 500, "{most} calls in a minute");
+    let counted_there = if counted == "start" {
+        at_start
+    } else {
+        at_start.max(at_end)
+    };
+    assert!(
+        counted_there <= 60_000,
+        "{counted}, seed {seed}: {at_start} at the start, {at_end} at the end"
+    );
+    let steady = begin + Duration::from_secs(120)..end;
+    let all = calls
+        .iter()
+        .filter(|call| steady.contains(&call.at))
+        .map(used)
+        .sum::<u64>();
+    let part = all as f64 / (60_000.0 * 3.0);
+    println!(
+        "{counted}, seed {seed}: {part:.3} used, {} refused",
+        refused.lock().unwrap()
+    );
+    part
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hard_limit_of_tokens_that_counts_at_the_start_is_used_and_never_passed() {
+    for seed in 0..3 {
+        let used = at_a_hard_vendor("start", seed).await;
+        assert!(used >= 0.9, "seed {seed}: {used:.3}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hard_limit_of_tokens_that_counts_at_the_end_is_used_and_never_passed() {
+    for seed in 0..3 {
+        let used = at_a_hard_vendor("end", seed).await;
+        assert!(used >= 0.85, "seed {seed}: {used:.3}");
+    }
+}
