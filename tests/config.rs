@@ -164,7 +164,7 @@ fn what_the_example_leaves_out_is_read_too() {
     text = text.replace("http://127", "https://127");
     let settings = Settings::parse(&text, "example").unwrap();
     let declared = settings.on_store_error_by_policy.values();
-    assert!(declared.eq([&config::OnStoreError::Closed; 2]));
+    assert!(declared.eq([&config::OnStoreError::Closed; 3]));
     assert_eq!(settings.upstream.token.as_ref().unwrap().expose(), "s3cret");
     let control = settings.server.control_token.as_ref();
     assert_eq!(control.unwrap().expose(), "s3cret");

@@ -9,7 +9,7 @@ use super::patterns::patterns;
 use super::reader::TomlTable;
 use ojs_limit::{CostRule, Limits, WindowKind};
 use ojs_policy::fields::{FieldValue, Fields};
-use ojs_policy::limits::limits;
+use ojs_policy::limits::rates;
 use ojs_policy::numbers;
 use ojs_policy::words::{Nested, RATE};
 use ojs_policy::{Currency, Pattern, Template};
@@ -159,7 +159,7 @@ fn budget(table: &mut TomlTable<'_>, host: &str, declared: &mut Declared) -> Opt
     let (name, valid) = valid_name(table);
     let key = key(table, name.as_ref().map(|name| &*name.text));
     currency(table);
-    let own = limits(table);
+    let own = rates(table);
     if table.get(RATE.name).is_none() {
         Fields::missing(
             table,
@@ -167,14 +167,11 @@ fn budget(table: &mut TomlTable<'_>, host: &str, declared: &mut Declared) -> Opt
             "rate = { limit = 200000, period = \"1m\" }",
         );
     }
-    for name in ["throttle", "concurrency"] {
-        if table.has(name) {
-            let hint = "a budget has a rate alone: only windows can be put right afterwards; \
-                        write the other limit into the entry";
-            table.refuse(name, "is no limit of a budget", hint);
-        }
-    }
-    let limits = own.ok().filter(|limits| !limits.rates.is_empty());
+    let limits = own.ok().filter(|rates| !rates.is_empty());
+    let limits = limits.map(|rates| Limits {
+        rates,
+        ..Limits::default()
+    });
     let cost = cost(table, limits.as_ref());
     let is_of_models = cost.as_ref().is_some_and(|cost| is_of_models(&cost.settle));
     let only = match table.get("only") {

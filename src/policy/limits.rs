@@ -40,7 +40,11 @@ pub fn concurrency<'v, F: Fields<'v>>(from: &mut F) -> Result<Option<u32>, F::Er
     Ok(Some(slots))
 }
 
-fn rates<'v, F: Fields<'v>>(from: &mut F) -> Result<Vec<Rate>, F::Error> {
+/// Reads `rate`.
+///
+/// # Errors
+/// A window of it is wrong.
+pub fn rates<'v, F: Fields<'v>>(from: &mut F) -> Result<Vec<Rate>, F::Error> {
     let windows = from.windows()?.into_iter();
     let rates: Vec<_> = windows.map(rate_in).collect();
     rates.into_iter().collect()
