@@ -170,9 +170,10 @@ fn of_egress(of: &EgressSettings) -> String {
         parts = vec!["no limit".to_owned()];
     }
     format!(
-        "calls to {} go to {}: {}",
+        "calls to {} go to {}, vendor {}: {}",
         of.listen,
         of.upstream,
+        of.vendor.map_or("none", |vendor| vendor.name),
         parts.join(", ")
     )
 }

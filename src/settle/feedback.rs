@@ -10,7 +10,7 @@ use http::header::HeaderMap;
 use crate::desk::{Proxy, Sidecar, tell};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
-use crate::policy::{Pause, tells_of_limits};
+use crate::policy::{Feedback, Pause, tells_of_limits};
 use crate::store::{Change, Claimed, LedgerExt, Row};
 use crate::wire::ojs::DEPTH;
 
@@ -44,9 +44,11 @@ pub(super) async fn heed(
     }
 }
 
-/// What the service says in its reply to a call that started at `started`. The caller gets the reply afterwards.
+/// What the service says in its reply to a call by this way out that started at `started`. The caller gets the reply
+/// afterwards.
 pub(crate) async fn heed_reply(
     sidecar: &Sidecar,
+    egress: &Arc<str>,
     call: &Claimed,
     started: Timestamp,
     (status, headers): (StatusCode, &HeaderMap),
@@ -57,14 +59,22 @@ pub(crate) async fn heed_reply(
     if status.is_success() && refusals.is_empty() && is_plain() {
         return;
     }
-    let (policies, now) = (Arc::clone(&sidecar.live().policies), sidecar.store.now());
+    let (config, policies) = (sidecar.config(), Arc::clone(&sidecar.live().policies));
+    let Some(entry) = config.egress.iter().find(|entry| entry.name == *egress) else {
+        return;
+    };
+    let now = sidecar.store.now();
     for key in job_keys(&call.limited) {
         let times = refusals.times(key, Some(started), now);
-        let asked = policies.pause_by(&call.limited, key, |of| {
-            let lines = text_lines(headers);
+        let asks = |of: &Feedback| {
+            let said = (status.as_u16(), text_lines(headers));
             let call = (&*call.job, times);
-            of.pause_by_reply(status.as_u16(), lines, key.as_str(), now, call)
-        });
+            of.pause_by_reply(entry.vendor, said, key.as_str(), now, call)
+        };
+        let asked = match &entry.feedback {
+            Some(own) => asks(own).map(|pause| (pause, egress)),
+            None => policies.pause_by(&call.limited, key, asks),
+        };
         let Some((pause, policy)) = asked else {
             if status.is_success() {
                 refusals.succeeded(key, started);
