@@ -18,6 +18,8 @@ pub struct Vendor {
     pub name: &'static str,
     /// The hosts of its API; `*.` stands for some labels.
     pub hosts: &'static [&'static str],
+    /// What is read of its answers, for the manual.
+    pub means: &'static str,
     /// The budgets of which its headers tell, as they stand behind `x-ratelimit-reset`, or as Anthropic has them; `None`:
     /// any, and numbers that lack are guessed.
     budgets: Option<&'static [&'static str]>,
@@ -32,6 +34,7 @@ pub struct Vendor {
 pub(super) const GENERIC: Vendor = Vendor {
     name: "generic",
     hosts: &[],
+    means: "The headers of the table above. What they leave out is guessed, as said above.",
     budgets: None,
     least: 0,
     reasons: None,
@@ -43,7 +46,8 @@ pub static VENDORS: [Vendor; 7] = [
     // back at its initial state: a bucket. SDK openai 3.57.0, `_base_client.py`: Retry-After-Ms, then Retry-After.
     Vendor {
         name: "openai",
-        hosts: &["api.openai.com", "eu.api.openai.com", "us.api.openai.com"],
+        hosts: &["api.openai.com", "*.api.openai.com"],
+        means: "`Retry-After-Ms`, `Retry-After`, and the bucket of `x-ratelimit-…-requests`. It is read only if limit, remaining and reset are all there. That of tokens counts at a 429 alone.",
         budgets: Some(&["-requests", "-tokens"]),
         ..GENERIC
     },
@@ -53,6 +57,7 @@ pub static VENDORS: [Vendor; 7] = [
     Vendor {
         name: "anthropic",
         hosts: &["api.anthropic.com"],
+        means: "As OpenAI, with headers such as `anthropic-ratelimit-requests-reset`. Budgets of tokens are three: `tokens`, `input-tokens` and `output-tokens`.",
         budgets: Some(&["requests", "tokens", "input-tokens", "output-tokens"]),
         ..GENERIC
     },
@@ -61,6 +66,7 @@ pub static VENDORS: [Vendor; 7] = [
     Vendor {
         name: "github",
         hosts: &["api.github.com"],
+        means: "`Retry-After`, and `x-ratelimit-reset` where `x-ratelimit-remaining` is 0. A part other than `core` shuts only a key that names it. A 429 without a time shuts the key for a minute at least.",
         budgets: Some(&[""]),
         least: 60 * SECOND,
         ..GENERIC
@@ -70,6 +76,7 @@ pub static VENDORS: [Vendor; 7] = [
     Vendor {
         name: "stripe",
         hosts: &["api.stripe.com", "files.stripe.com"],
+        means: "It says no time. A 429 shuts the key if `Stripe-Rate-Limited-Reason` is `global-rate` or `global-concurrency`. Other reasons, and a 429 without one, are about an endpoint, an object or a lock: they shut nothing.",
         budgets: Some(&[]),
         reasons: Some((
             "stripe-rate-limited-reason",
@@ -82,6 +89,7 @@ pub static VENDORS: [Vendor; 7] = [
     Vendor {
         name: "slack",
         hosts: &["slack.com", "www.slack.com"],
+        means: "`Retry-After`. It is about one method: give each a key of its own, with `{path.1}`.",
         budgets: Some(&[]),
         ..GENERIC
     },
@@ -90,6 +98,7 @@ pub static VENDORS: [Vendor; 7] = [
     Vendor {
         name: "shopify",
         hosts: &["*.myshopify.com"],
+        means: "`Retry-After`. `X-Shopify-Shop-Api-Call-Limit` tells no time, and is not read.",
         budgets: Some(&[]),
         ..GENERIC
     },

@@ -60,32 +60,32 @@ pub(crate) async fn heed_reply(
         return;
     }
     let (config, policies) = (sidecar.config(), Arc::clone(&sidecar.live().policies));
-    let Some(entry) = config.egress.iter().find(|entry| entry.name == *egress) else {
+    let entry = config.egress.iter().find(|entry| entry.name == *egress);
+    // The key of the way out stands first. What else a call pays is no limit of the service.
+    let Some((entry, key)) = entry.zip(job_keys(&call.limited).next()) else {
         return;
     };
     let now = sidecar.store.now();
-    for key in job_keys(&call.limited) {
-        let times = refusals.times(key, Some(started), now);
-        let asks = |of: &Feedback| {
-            let said = (status.as_u16(), text_lines(headers));
-            let call = (&*call.job, times);
-            of.pause_by_reply(entry.vendor, said, key.as_str(), now, call)
-        };
-        let asked = match &entry.feedback {
-            Some(own) => asks(own).map(|pause| (pause, egress)),
-            None => policies.pause_by(&call.limited, key, asks),
-        };
-        let Some((pause, policy)) = asked else {
-            if status.is_success() {
-                refusals.succeeded(key, started);
-            }
-            continue;
-        };
-        if let Some(until) = pause.counts_until {
-            refusals.refused(key, times, now, until);
+    let times = refusals.times(key, Some(started), now);
+    let asks = |of: &Feedback| {
+        let said = (status.as_u16(), text_lines(headers));
+        let call = (&*call.job, times);
+        of.pause_by_reply(entry.vendor, said, key.as_str(), now, call)
+    };
+    let asked = match &entry.feedback {
+        Some(own) => asks(own).map(|pause| (pause, egress)),
+        None => policies.pause_by(&call.limited, key, asks),
+    };
+    let Some((pause, policy)) = asked else {
+        if status.is_success() {
+            refusals.succeeded(key, started);
         }
-        shut(sidecar, call, key, pause, policy, now).await;
+        return;
+    };
+    if let Some(until) = pause.counts_until {
+        refusals.refused(key, times, now, until);
     }
+    shut(sidecar, call, key, pause, policy, now).await;
 }
 
 /// The lines of a head that are text.
