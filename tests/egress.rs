@@ -20,6 +20,7 @@ mod shares;
 mod signals;
 mod stand_in;
 mod streams;
+mod vendors;
 mod waits;
 
 use std::net::SocketAddr;

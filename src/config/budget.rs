@@ -12,7 +12,7 @@ use ojs_policy::fields::{FieldValue, Fields};
 use ojs_policy::limits::rates;
 use ojs_policy::numbers;
 use ojs_policy::words::{Nested, RATE};
-use ojs_policy::{Currency, Pattern, Template};
+use ojs_policy::{Currency, Pattern, Template, Vendor};
 use ojs_store::guard::{Declared, OnStoreError};
 
 const COST: Nested = Nested {
@@ -29,8 +29,6 @@ const COMPLETIONS: [&str; 5] = [
     "POST */messages",
     "POST */embeddings",
 ];
-/// Its limits of tokens count what may be used from the start of a call on.
-const COUNTS_AT_START: [&str; 1] = ["api.openai.com"];
 
 /// One `[[egress.budget]]`.
 #[derive(Clone, PartialEq, Debug)]
@@ -137,22 +135,26 @@ impl Budget {
     }
 }
 
-/// Reads those of an entry whose calls go to `host` and wait for `max_wait`.
+/// Reads those of an entry whose calls go to this vendor and wait for `max_wait`.
 pub(super) fn budgets(
     entry: &mut TomlTable<'_>,
-    (host, max_wait): (&str, Duration),
+    (vendor, max_wait): (Option<&Vendor>, Duration),
     declared: &mut Declared,
 ) -> Vec<Budget> {
     let tables = entry.tables("budget", "[[egress.budget]] above its fields");
     let read = tables.into_iter().filter_map(|mut table| {
-        let budget = budget(&mut table, host, declared)?;
+        let budget = budget(&mut table, vendor, declared)?;
         refuse_short_wait(&mut table, &budget, max_wait);
         Some(budget)
     });
     read.collect()
 }
 
-fn budget(table: &mut TomlTable<'_>, host: &str, declared: &mut Declared) -> Option<Budget> {
+fn budget(
+    table: &mut TomlTable<'_>,
+    vendor: Option<&Vendor>,
+    declared: &mut Declared,
+) -> Option<Budget> {
     if !table.has("name") {
         Fields::missing(table, "name", "name = \"tokens\"");
     }
@@ -179,7 +181,7 @@ fn budget(table: &mut TomlTable<'_>, host: &str, declared: &mut Declared) -> Opt
         None if is_of_models => COMPLETIONS.map(Pattern::new).to_vec(),
         None => Vec::new(),
     };
-    let at_end = !COUNTS_AT_START.contains(&host);
+    let at_end = !vendor.is_some_and(|vendor| vendor.counts_at_start);
     let counts_at_end = table.word_or("counted", at_end, &[("end", true), ("start", false)]);
     let lost = on_store_error(table);
     let name: Arc<str> = name.filter(|_| valid)?.text.into();

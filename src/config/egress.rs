@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::budget::{Budget, budgets};
 use super::entries::{on_store_error, valid_name};
+use super::feedback::feedback;
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
 use super::places::EGRESS;
 use super::reader::TomlTable;
@@ -17,7 +18,7 @@ use ojs_limit::{Cost, Limits, Rate, Throttle};
 use ojs_policy::fields::Fields;
 use ojs_policy::limits::limits;
 use ojs_policy::numbers::LARGEST_NUMBER;
-use ojs_policy::{Policy, Sample, Template};
+use ojs_policy::{Feedback, Policy, Sample, Template, VENDORS, Vendor};
 use ojs_store::guard::Declared;
 use ojs_wire::upstream::BaseUrl;
 
@@ -41,6 +42,10 @@ pub struct EgressSettings {
     pub limits: Vec<(Arc<str>, Limits, Sample)>,
     /// What a call pays.
     pub cost: Cost,
+    /// Who answers; `None`: no header of an answer is read.
+    pub vendor: Option<&'static Vendor>,
+    /// Which answers shut the keys, where the limits are the entry's own.
+    pub feedback: Option<Feedback>,
     /// How long a call may wait for a start.
     pub max_wait: Duration,
     /// How often a call is made again that failed.
@@ -117,7 +122,11 @@ fn entry(
     if let Some(file) = &ca_file {
         must_have_certificates(table, "ca_file", file);
     }
+    let vendor = vendor(table, upstream.as_ref());
     let own = limits(table).ok();
+    let feedback = feedback(table);
+    let feedback =
+        Some(feedback).filter(|_| own.as_ref().is_some_and(|own| *own != Limits::default()));
     let key = key(table, name.as_ref().map(|name| &*name.text));
     let name: Option<Arc<str>> = name.filter(|_| valid).map(|name| name.text.into());
     let limits = own
@@ -142,8 +151,7 @@ fn entry(
             hint,
         );
     }
-    let host = upstream.as_ref().map_or("", |of| &*of.host);
-    let budgets = budgets(table, (host, max_wait), declared);
+    let budgets = budgets(table, (vendor, max_wait), declared);
     let budgets = budgets.into_iter().map(Arc::new).collect();
     let lost = on_store_error(table);
     let name = name?;
@@ -156,6 +164,8 @@ fn entry(
         key: key?,
         limits: limits?,
         cost: Cost { pays, ..Cost::ONE },
+        vendor,
+        feedback,
         max_wait,
         retry,
         max_waiting,
@@ -244,6 +254,14 @@ fn refuse_short_wait(
     }
 }
 
+/// Who answers, as the entry says or its upstream.
+fn vendor(table: &mut TomlTable<'_>, upstream: Option<&BaseUrl>) -> Option<&'static Vendor> {
+    let by_host = Vendor::of_host(upstream.map_or("", |upstream| &upstream.host));
+    let named = VENDORS.iter().map(|vendor| (vendor.name, Some(vendor)));
+    let words: Vec<_> = named.chain([("none", None)]).collect();
+    table.word_or("vendor", Some(by_host), &words)
+}
+
 /// The key; without one the name is the key, and one that is not valid was reported.
 fn key(table: &mut TomlTable<'_>, name: Option<&str>) -> Option<Template> {
     let given = table.text("key").ok()?;
@@ -266,9 +284,11 @@ fn limits_of(
     if own != Limits::default() {
         return Some(vec![(Arc::clone(name), own, Sample::All)]);
     }
-    if table.has("on_store_error") {
-        let hint = "write it in the policy: it goes by where the limits stand";
-        table.refuse("on_store_error", "has no limit beside it", hint);
+    let hint = "write it in the policy: it goes by where the limits stand";
+    for of_limits in ["on_store_error", "feedback"] {
+        if table.has(of_limits) {
+            table.refuse(of_limits, "has no limit beside it", hint);
+        }
     }
     let of_key = policies
         .iter()

@@ -172,9 +172,10 @@ fn of_egress(of: &EgressSettings) -> String {
     }
     parts.extend(of.budgets.iter().map(|budget| of_budget(budget)));
     format!(
-        "calls to {} go to {}: {}",
+        "calls to {} go to {}, vendor {}: {}",
         of.listen,
         of.upstream,
+        of.vendor.map_or("none", |vendor| vendor.name),
         parts.join(", ")
     )
 }

@@ -26,7 +26,7 @@ use crate::config::EgressSettings;
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Sidecar, micros};
 use crate::limit::fingerprint;
-use crate::policy::back_at;
+use crate::policy::{Vendor, back_at};
 use crate::settle::feedback::{heed_reply, text_lines};
 use crate::store::{Claim, LedgerExt as _};
 use crate::wire::boxed::boxed;
@@ -183,8 +183,7 @@ impl WayOut {
             };
             let request = Box::new(Request::from_parts(*head, sent));
             // Boxed: otherwise each call that waits would keep memory for what comes after its start.
-            let (again, (answer, start)) =
-                boxed(|| self.try_once(request, start, entry.lease)).await;
+            let (again, (answer, start)) = boxed(|| self.try_once(request, start, entry)).await;
             let again = again.filter(|_| may_repeat);
             let again = again.map(|from| from.max(self.backs_off(entry.retry - left)));
             let Some(at) = again.filter(|at| *at < deadline) else {
@@ -232,12 +231,13 @@ impl WayOut {
         &self,
         request: Box<Request<RequestBody>>,
         mut start: Option<CallStart>,
-        lease: Duration,
+        entry: &EgressSettings,
     ) -> (
         Option<Instant>,
         (Result<Response<Body>, Fault>, Option<CallStart>),
     ) {
         let has_slots = start.as_ref().is_some_and(CallStart::has_slots);
+        let lease = entry.lease;
         if has_slots {
             // The connection sees meanwhile whether its caller has gone already: such a call is not sent.
             tokio::task::yield_now().await;
@@ -249,6 +249,7 @@ impl WayOut {
         let now = Instant::now();
         let (_here, gone) = oneshot::channel::<()>();
         let (sidecar, upstream) = (Arc::clone(&self.sidecar), self.upstream.clone());
+        let name = Arc::clone(&self.name);
         let sending = boxed(|| async move {
             let given_up = async {
                 drop(gone.await);
@@ -260,7 +261,7 @@ impl WayOut {
             };
             if let (Ok(reply), Some(start)) = (&sent, &start) {
                 let said = (reply.status(), reply.headers());
-                heed_reply(&sidecar, &start.claimed, start.at, said).await;
+                heed_reply(&sidecar, &name, &start.claimed, start.at, said).await;
             }
             (sent, start)
         });
@@ -289,14 +290,21 @@ impl WayOut {
         if let Some(meter) = start.as_mut().and_then(|start| start.meter.as_mut()) {
             meter.answered(reply.status(), reply.headers());
         }
-        let again = self.again(&reply, repeat, now);
+        let again = self.again(&reply, entry.vendor, repeat, now);
         (again, (Ok(reply.map(Body::from)), start))
     }
 
     /// From when on a call may be made again that was answered so at `now`, if at all.
-    fn again(&self, reply: &Response<ReplyBody>, repeat: Repeat, now: Instant) -> Option<Instant> {
-        let (status, lines) = (reply.status().as_u16(), text_lines(reply.headers()));
-        let told = back_at(status, lines, self.sidecar.store.now(), micros(BACKOFF.1));
+    fn again(
+        &self,
+        reply: &Response<ReplyBody>,
+        vendor: Option<&'static Vendor>,
+        repeat: Repeat,
+        now: Instant,
+    ) -> Option<Instant> {
+        let status = reply.status().as_u16();
+        let said = (status, text_lines(reply.headers()));
+        let told = back_at(vendor, said, self.sidecar.store.now(), micros(BACKOFF.1));
         let told = told.map(|at| self.sidecar.instant_of(at));
         match status {
             429 => told.or(Some(now)),

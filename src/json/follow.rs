@@ -205,10 +205,13 @@ impl Scanner {
             (State::Colon, b':') => State::Value,
             (State::After, b',') if self.depth > 0 && self.is_object() => State::Name,
             (State::After, b',') if self.depth > 0 => State::Value,
-            (State::After | State::FirstItem, b']') if self.depth > 0 && !self.is_object() => {
-                self.closes()
+            (State::After | State::FirstItem | State::FirstName, b']' | b'}')
+                if self.depth > 0 && self.is_object() == (byte == b'}') =>
+            {
+                self.depth -= 1;
+                self.objects >>= 1;
+                State::After
             }
-            (State::After | State::FirstName, b'}') if self.is_object() => self.closes(),
             (State::Value | State::FirstItem, b'{' | b'[') if self.depth < DEPTH => {
                 self.depth += 1;
                 self.objects = self.objects << 1 | u64::from(byte == b'{');
@@ -228,12 +231,6 @@ impl Scanner {
 
     fn is_object(&self) -> bool {
         self.objects & 1 == 1
-    }
-
-    fn closes(&mut self) -> State {
-        self.depth -= 1;
-        self.objects >>= 1;
-        State::After
     }
 
     fn keep(&mut self, piece: &[u8]) {

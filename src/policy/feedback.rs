@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::json_path::scalar;
 use super::matcher::Pattern;
-use super::vendor::{VendorHead, seconds};
+use super::vendor::{GENERIC, Vendor, VendorHead, seconds};
 use ojs_duration as duration;
 use ojs_json::{Json, Kind};
 use ojs_limit::{Timestamp, fingerprint};
@@ -110,7 +110,7 @@ impl Feedback {
         let until = || places().filter_map(|place| moment(place.get("rate_limit_until")?));
         let after = || places().filter_map(|place| delay(place.get("retry_after")?));
         let headers = || {
-            let head = VendorHead::read(header_lines(details?));
+            let head = VendorHead::read(&GENERIC, header_lines(details?));
             let spent = match head.is_of_another_part(key) {
                 true => None,
                 false => head.spent(now, 429, self.default_pause),
@@ -132,53 +132,61 @@ impl Feedback {
             .filter_map(|(_, reason, until)| Some((until?, reason)))
             .filter(|(until, _)| *until > now)
             .max_by_key(|(until, _)| *until);
-        self.until(told, || self.knows(error), now, (job, times))
+        self.until(told, || self.knows(error).then_some(0), now, (job, times))
     }
 
     /// What the reply of a service to a call of this key asks for, likewise. With a status that refuses calls
-    /// `Retry-After` is heeded; with others it is about something else. Any reply may say that nothing is left.
+    /// `Retry-After` is heeded; with others it is about something else. Any reply may say that nothing is left. Without a
+    /// vendor no header is read.
     pub fn pause_by_reply<'h>(
         &self,
-        status: u16,
-        lines: impl Iterator<Item = (&'h str, &'h str)>,
+        vendor: Option<&'static Vendor>,
+        (status, lines): (u16, impl Iterator<Item = (&'h str, &'h str)>),
         key: &str,
         now: Timestamp,
         (call, times): (&str, u32),
     ) -> Option<Pause> {
-        let lines = lines.filter(|_| self.headers);
-        let head = VendorHead::read(lines.map(|(name, value)| (name, Cow::Borrowed(value))));
+        let (vendor, is_read) = (vendor.unwrap_or(&GENERIC), self.headers && vendor.is_some());
+        let lines = lines.filter(|_| is_read);
+        let head = VendorHead::read(
+            vendor,
+            lines.map(|(name, value)| (name, Cow::Borrowed(value))),
+        );
         let refuses = matches!(status, 403 | 429 | 503 | 529);
         let after = refuses.then(|| head.retry_after(now)).flatten();
         let is_of_another = head.is_of_another_part(key);
+        let is_of_few = is_read && status == 429 && head.is_of_few();
         let spent = match is_of_another {
             true => None,
             false => head.spent(now, status, self.default_pause),
         };
-        let told = after.max(spent).filter(|until| *until > now);
+        let told = after.max(spent).filter(|until| *until > now && !is_of_few);
         let told = told.map(|until| (until, "headers"));
-        let known = || match status {
-            429 => !(is_of_another && head.is_spent()),
-            400.. => self
-                .codes
+        let named = || {
+            self.codes
                 .iter()
-                .any(|code| code.matches(&status.to_string())),
-            _ => false,
+                .any(|code| code.matches(&status.to_string()))
+        };
+        let known = || match status {
+            429 if !is_of_few && !(is_of_another && head.is_spent()) => Some(head.least()),
+            400.. if named() => Some(0),
+            _ => None,
         };
         self.until(told, known, now, (call, times))
     }
 
-    /// Until when a key is shut for which a time was `told`, or for which the error is `known` to mean that.
+    /// Until when a key is shut for which a time was `told`, or for which the error is `known` to mean that, for so long
+    /// at least.
     fn until(
         &self,
         told: Option<(Timestamp, &'static str)>,
-        known: impl FnOnce() -> bool,
+        known: impl FnOnce() -> Option<u64>,
         now: Timestamp,
         (job, times): (&str, u32),
     ) -> Option<Pause> {
-        let (told, reason) = match told {
-            Some((until, reason)) => (Some(until), reason),
-            None if known() => (None, "codes"),
-            None => return None,
+        let (told, reason, least) = match told {
+            Some((until, reason)) => (Some(until), reason, 0),
+            None => (None, "codes", known()?),
         };
         let dice = dice(job, times);
         let grown = self
@@ -186,7 +194,7 @@ impl Feedback {
             .map(|backoff| now.plus(backoff.pause(times, dice)));
         let until = told.max(grown);
         let until = until.unwrap_or_else(|| now.plus(self.unnamed(dice)));
-        let until = until.min(now.plus(self.max_pause));
+        let until = until.max(now.plus(least)).min(now.plus(self.max_pause));
         Some(Pause {
             until,
             reason,

@@ -39,4 +39,4 @@ pub use price::{Fair, Prices};
 pub use set::PolicySet;
 pub use spelling::nearest;
 pub use template::{CallValue, Rendered, Template};
-pub use vendor::{back_at, tells_of_limits};
+pub use vendor::{VENDORS, Vendor, back_at, tells_of_limits};

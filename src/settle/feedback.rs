@@ -10,7 +10,7 @@ use http::header::HeaderMap;
 use crate::desk::{Proxy, Sidecar, tell};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
-use crate::policy::{Pause, tells_of_limits};
+use crate::policy::{Feedback, Pause, tells_of_limits};
 use crate::store::{Change, Claimed, LedgerExt, Row};
 use crate::wire::ojs::DEPTH;
 
@@ -44,9 +44,11 @@ pub(super) async fn heed(
     }
 }
 
-/// What the service says in its reply to a call that started at `started`. The caller gets the reply afterwards.
+/// What the service says in its reply to a call by this way out that started at `started`. The caller gets the reply
+/// afterwards.
 pub(crate) async fn heed_reply(
     sidecar: &Sidecar,
+    egress: &Arc<str>,
     call: &Claimed,
     started: Timestamp,
     (status, headers): (StatusCode, &HeaderMap),
@@ -57,31 +59,34 @@ pub(crate) async fn heed_reply(
     if status.is_success() && refusals.is_empty() && is_plain() {
         return;
     }
-    let (policies, now) = (Arc::clone(&sidecar.live().policies), sidecar.store.now());
-    // What a budget has left is ours to know.
-    let is_budget = |one: &&Limited| one.cost.rule.is_some();
-    let budgets = call.limited.iter().filter(is_budget).map(|one| &one.key);
-    for key in job_keys(&call.limited) {
-        if budgets.clone().any(|budget| budget == key) {
-            continue;
+    let (config, policies) = (sidecar.config(), Arc::clone(&sidecar.live().policies));
+    let entry = config.egress.iter().find(|entry| entry.name == *egress);
+    // The key of the way out stands first, if it has limits. What is left of a budget is ours to know.
+    let entry = entry.filter(|entry| !entry.limits.is_empty());
+    let Some((entry, key)) = entry.zip(job_keys(&call.limited).next()) else {
+        return;
+    };
+    let now = sidecar.store.now();
+    let times = refusals.times(key, Some(started), now);
+    let asks = |of: &Feedback| {
+        let said = (status.as_u16(), text_lines(headers));
+        let call = (&*call.job, times);
+        of.pause_by_reply(entry.vendor, said, key.as_str(), now, call)
+    };
+    let asked = match &entry.feedback {
+        Some(own) => asks(own).map(|pause| (pause, egress)),
+        None => policies.pause_by(&call.limited, key, asks),
+    };
+    let Some((pause, policy)) = asked else {
+        if status.is_success() {
+            refusals.succeeded(key, started);
         }
-        let times = refusals.times(key, Some(started), now);
-        let asked = policies.pause_by(&call.limited, key, |of| {
-            let lines = text_lines(headers);
-            let call = (&*call.job, times);
-            of.pause_by_reply(status.as_u16(), lines, key.as_str(), now, call)
-        });
-        let Some((pause, policy)) = asked else {
-            if status.is_success() {
-                refusals.succeeded(key, started);
-            }
-            continue;
-        };
-        if let Some(until) = pause.counts_until {
-            refusals.refused(key, times, now, until);
-        }
-        shut(sidecar, call, key, pause, policy, now).await;
+        return;
+    };
+    if let Some(until) = pause.counts_until {
+        refusals.refused(key, times, now, until);
     }
+    shut(sidecar, call, key, pause, policy, now).await;
 }
 
 /// The lines of a head that are text.

@@ -4,6 +4,7 @@ use clap::CommandFactory;
 use http_body_util::BodyExt;
 use ojs_throttle::answers::respond::{CODES, Fault};
 use ojs_throttle::cli::Cli;
+use ojs_throttle::policy::VENDORS;
 use ojs_throttle::show::state::MEMBERS;
 use ojs_throttle::show::why;
 use ojs_throttle::told::{events, metrics};
@@ -211,6 +212,23 @@ fn the_manual_has_every_repair_of_the_example() {
 
 const REPAIRS: &str = "The sidecar mends what SDKs and backends get wrong with each other. These settings of \
     `[repairs]` switch that off. `ojs_throttle_repairs_total` counts each but `job_and_jobs`.";
+
+#[test]
+fn the_manual_has_every_vendor_as_the_table_has_it() {
+    let items = VENDORS.iter().map(|vendor| {
+        let hosts = match vendor.hosts {
+            [] => "any other host".to_owned(),
+            hosts => list(hosts),
+        };
+        format!("- `{}` ({hosts}): {}\n", vendor.name, vendor.means)
+    });
+    let text = format!("{KNOWN_VENDORS}\n\n{}", items.collect::<String>());
+    section_must_be("egress", "### Known vendors", &prose(&text));
+}
+
+const KNOWN_VENDORS: &str = "A vendor is known by the host of `upstream`, or by `vendor = \"openai\"` in the entry. \
+    `vendor = \"none\"` lets no header be read: a 429 shuts the key for `default_pause` then. What a known vendor does \
+    not say for certain shuts nothing. `check` prints the vendor of each entry.";
 
 /// Who only tests must never write: a page that differs is a failure there.
 #[test]

@@ -9,7 +9,7 @@ use crate::servers::vendor::VendorCall;
 
 /// The vendor's first answer is this; then all is well. How long after it the next call of another path comes there,
 /// in milliseconds.
-async fn pause_after(entry: &str, policies: &str, answer: Answer) -> u64 {
+pub(super) async fn pause_after(entry: &str, policies: &str, answer: Answer) -> u64 {
     let patient = format!("max_wait = '1h'\n{entry}");
     let world = World::start(policies, &patient, move |call: &VendorCall| {
         match call.target() {
@@ -29,13 +29,13 @@ async fn pause_after(entry: &str, policies: &str, answer: Answer) -> u64 {
 }
 
 /// A call of somebody who has all the time of the world.
-async fn call(world: &World, path: &str) -> String {
+pub(super) async fn call(world: &World, path: &str) -> String {
     let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     raw(&world.net, world.caller.addr, &head).await
 }
 
 /// The head of an answer: its status, and lines with `|` between them.
-fn head(text: &str) -> Answer {
+pub(super) fn head(text: &str) -> Answer {
     let mut lines = text.split('|').map(str::trim);
     let status = lines.next().unwrap().parse().unwrap();
     let lines = lines.map(|line| line.split_once(": ").unwrap());

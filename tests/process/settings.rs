@@ -94,7 +94,8 @@ fn what_is_set_is_shown_with_who_said_so() {
         now["tenants"],
         json!([row("t*", 18, "at most 4 jobs wait")])
     );
-    let out = "calls to 127.0.0.1:0 go to http://127.0.0.1:9: 5 at once, key \"out\"";
+    let out =
+        "calls to 127.0.0.1:0 go to http://127.0.0.1:9, vendor generic: 5 at once, key \"out\"";
     assert_eq!(now["egress"], json!([row("out", 21, out)]));
 
     // A comment moves lines, and changes nothing else.

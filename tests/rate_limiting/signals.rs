@@ -2,7 +2,7 @@
 
 use ojs_throttle::json::Json;
 use ojs_throttle::limit::Timestamp;
-use ojs_throttle::policy::{Backoff, Feedback, Pattern, back_at};
+use ojs_throttle::policy::{Backoff, Feedback, Pattern, Vendor, back_at};
 
 /// 2026-02-13T12:00:00Z.
 const NOW: Timestamp = Timestamp(1_770_984_000_000_000);
@@ -237,7 +237,15 @@ fn times_of_vendors_in_every_unit() {
         1770984015 15|1770984015500 15.5|1770984015.25 15.25|2026-02-13T12:00:09Z 9|2026-02-13T13:00:09+01:00 9|\
         Fri, 13 Feb 2026 12:00:20 GMT 20|Friday, 13-Feb-26 12:00:20 GMT 20|\
         999999999 999999999|9e99 never|1e999 never|99999999999999999999999999 never";
-    let at = |text| back_at(429, [("x-ratelimit-reset", text)].into_iter(), NOW, 0);
+    let unknown = Some(Vendor::of_host(""));
+    let at = |text| {
+        back_at(
+            unknown,
+            (429, [("x-ratelimit-reset", text)].into_iter()),
+            NOW,
+            0,
+        )
+    };
     for row in table.split('|') {
         let (text, seconds) = row.rsplit_once(' ').unwrap();
         let at = at(text).unwrap_or_else(|| panic!("{text}"));
