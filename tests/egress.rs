@@ -20,6 +20,7 @@ mod signals;
 mod stand_in;
 mod streams;
 mod waits;
+mod whole_urls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

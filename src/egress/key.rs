@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use http::header;
 use http::request::Parts;
 
+use super::pass::called;
 use crate::answers::respond::Fault;
 use crate::config::EgressSettings;
 use crate::limit::Key;
@@ -40,7 +40,10 @@ fn value_of<'p>(value: CallValue<'_>, parts: &'p Parts) -> Result<Option<Cow<'p,
             let segment = ojs::segment(parts.uri.path(), nth).map_err(|bad| bad.to_string())?;
             return Ok(segment.map(text_of));
         }
-        CallValue::Host => header::HOST.as_str(),
+        CallValue::Host => {
+            let name = called(parts).map_err(|fault| fault.message)?;
+            return Ok(name.map(Cow::Owned));
+        }
         CallValue::Header(name) => name,
     };
     let mut lines = parts.headers.get_all(name).iter();
@@ -51,10 +54,7 @@ fn value_of<'p>(value: CallValue<'_>, parts: &'p Parts) -> Result<Option<Cow<'p,
     if named_by_connection(&parts.headers).any(|named| named == name) {
         return Err(format!("Connection names {name}, which would not go on"));
     }
-    Ok(match value {
-        CallValue::Host => line.map(|host| one_host(&host).into()),
-        _ => line,
-    })
+    Ok(line)
 }
 
 /// A value as text: UTF-8, else Latin-1, in which Node and Python send what is not ASCII.
@@ -68,11 +68,4 @@ fn text_of(value: Cow<'_, [u8]>) -> Cow<'_, str> {
             String::from_utf8(bytes).map_or_else(|bad| latin(bad.as_bytes()), Cow::Owned)
         }
     }
-}
-
-/// A host by one of its spellings.
-fn one_host(host: &str) -> String {
-    let host = host.to_ascii_lowercase();
-    let host = host.strip_suffix(":80").unwrap_or(&host);
-    host.trim_end_matches('.').replace(".:", ":")
 }

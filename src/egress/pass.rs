@@ -1,11 +1,12 @@
 //! Which requests are calls of an entry.
 
-use http::header::{self, HeaderName};
+use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use subtle::ConstantTimeEq;
 
 use crate::answers::respond::Fault;
-use crate::config::EgressSettings;
+use crate::config::{EgressSettings, one_name};
+use crate::desk::guard::has_password;
 use crate::wire::upstream::wants_websocket;
 
 /// What a caller shows where a way out has a token.
@@ -15,23 +16,22 @@ const TOKEN: HeaderName = HeaderName::from_static("ojs-throttle-token");
 pub(super) fn may_pass(entry: &EgressSettings, parts: &mut Parts) -> Result<(), Fault> {
     // The service sees none, wherever it was meant for.
     let sent = parts.headers.remove(TOKEN);
+    let as_proxy = parts.headers.remove(header::PROXY_AUTHORIZATION);
     if let Some(token) = &entry.token {
-        let is_it = sent
-            .as_ref()
-            .is_some_and(|sent| sent.as_bytes().ct_eq(token.expose().as_bytes()).into());
-        if !is_it {
-            let message = match sent {
+        let token = token.expose().as_bytes();
+        let is_sent = |sent: &HeaderValue| sent.as_bytes().ct_eq(token).into();
+        if !sent.as_ref().is_some_and(is_sent) && !has_password(as_proxy.as_ref(), token) {
+            let message = match sent.or(as_proxy) {
                 Some(_) => "this way out takes another token than was sent",
                 None => "this way out takes a token",
             };
-            return Err(Fault::new("unauthorized", message)
-                .hinting("send the entry's token in the header OJS-Throttle-Token"));
+            return Err(Fault::new("unauthorized", message).hinting(
+                "send the entry's token in the header OJS-Throttle-Token, or as the password of the proxy's URL",
+            ));
         }
     }
     if parts.uri.authority().is_some() {
-        let message = "this is no proxy for any host: the request names one in its first line";
-        return Err(Fault::bad_request(message)
-            .hinting("set this address as the base URL of the service's SDK, and no HTTP_PROXY"));
+        is_listed(entry, called(parts)?)?;
     }
     if wants_websocket(&parts.headers) {
         let message = "no other protocol passes here";
@@ -40,4 +40,48 @@ pub(super) fn may_pass(entry: &EgressSettings, parts: &mut Parts) -> Result<(), 
     }
     parts.headers.remove(header::UPGRADE);
     Ok(())
+}
+
+/// How a call names its service, by one spelling: in its first line, else by its `Host`.
+///
+/// # Errors
+/// It names none that can be read, or two.
+pub(super) fn called(parts: &Parts) -> Result<Option<String>, Fault> {
+    let name = |text: &[u8]| {
+        let name = std::str::from_utf8(text).ok().and_then(one_name);
+        name.ok_or_else(|| {
+            Fault::bad_request("the host that the call names is none that can be read")
+                .hinting("send the host as the certificate of the service has it")
+        })
+    };
+    let host = parts.headers.get(header::HOST);
+    let host = host.map(|host| name(host.as_bytes())).transpose()?;
+    let Some(line) = parts.uri.authority() else {
+        return Ok(host);
+    };
+    let is_http = matches!(parts.uri.scheme_str(), Some("http" | "https"));
+    if !is_http || line.as_str().contains('@') {
+        let message = "the first line is no URL of http or https, or it has a user";
+        return Err(Fault::bad_request(message)
+            .hinting("call http://HOST/PATH, and send credentials in a header"));
+    }
+    let named = name(line.as_str().as_bytes())?;
+    if host.is_some_and(|host| host != named) {
+        let message = "the first line names another host than the header Host";
+        return Err(Fault::new("host_mismatch", message));
+    }
+    Ok(Some(named))
+}
+
+/// Refuses a call to what is not the upstream.
+fn is_listed(entry: &EgressSettings, name: Option<String>) -> Result<(), Fault> {
+    let upstream = entry.upstream.authority();
+    match name == one_name(&upstream) {
+        true => Ok(()),
+        false => {
+            let name = name.unwrap_or_default();
+            let message = format!("calls to {name} do not go out here: they may go to {upstream}");
+            Err(Fault::new("host_not_listed", message))
+        }
+    }
 }

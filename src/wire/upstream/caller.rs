@@ -76,6 +76,12 @@ impl Upstream {
         self
     }
 
+    /// Whether it calls the service of a way out.
+    fn is_egress(&self) -> bool {
+        let outage = self.0.outage.as_ref();
+        outage.is_some_and(|outage| outage.egress().is_some())
+    }
+
     /// Opens a connection as for a request, and ends it.
     ///
     /// # Errors
@@ -198,9 +204,7 @@ impl Upstream {
         request: Box<Request<RequestBody>>,
         time: Duration,
     ) -> Result<ReplyHead, SendError> {
-        let outage = self.0.outage.as_ref();
-        let is_calls = outage.is_some_and(|outage| outage.egress().is_some());
-        let path = (!is_calls).then(|| request.uri().path());
+        let path = (!self.is_egress()).then(|| request.uri().path());
         let span = traces::upstream(request.method(), self.0.target.host(), path);
         let exchange = pin!(self.exchange_once(request, time));
         let answer = traces::within(&span, exchange).await;
@@ -256,7 +260,7 @@ impl Upstream {
     }
 
     /// Sends a request and returns the head of its reply; bodies stream both ways. Both heads are cleaned of
-    /// hop-by-hop headers, and `Host` becomes the backend's. A request for another protocol keeps its `Upgrade`; see
+    /// hop-by-hop headers, and `Host` becomes the backend's, unless a call names its service by a whole URL. A request for another protocol keeps its `Upgrade`; see
     /// [`ReplyBody`] for its reply.
     ///
     /// # Errors
@@ -348,6 +352,8 @@ impl Upstream {
         seen: SpecialHeaders,
     ) -> Result<(), UpstreamError> {
         let asked = std::mem::take(request.uri_mut());
+        // What names the service by itself may be signed.
+        let is_named = self.is_egress() && asked.authority().is_some();
         *request.uri_mut() = self.0.target.line(asked).map_err(unsendable)?;
         *request.version_mut() = Version::HTTP_11;
         let headers = request.headers_mut();
@@ -361,6 +367,7 @@ impl Upstream {
         let host = self.0.target.authority();
         // Replaced in place, because inserting could grow the map first.
         match headers.get_mut(header::HOST) {
+            Some(_) if is_named => {}
             Some(theirs) => *theirs = host,
             None => drop(headers.insert(header::HOST, host)),
         }
