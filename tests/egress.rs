@@ -5,6 +5,7 @@ mod dear;
 mod failures;
 mod given_up;
 mod gone;
+mod hosts;
 mod keys;
 mod loops;
 mod on_redis;

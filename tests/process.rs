@@ -15,6 +15,7 @@ mod events;
 mod fleet_reload;
 mod fleet_subqueues;
 mod hole;
+mod hosts;
 pub mod http;
 mod https;
 pub mod incidents;

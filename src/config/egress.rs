@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entries::{on_store_error, valid_name};
+use super::hosts::{Hosts, hosts};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
 use super::places::EGRESS;
 use super::reader::TomlTable;
@@ -30,8 +31,10 @@ pub struct EgressSettings {
     pub name: Arc<str>,
     /// Where callers connect.
     pub listen: SocketAddr,
-    /// Where their calls go.
-    pub upstream: BaseUrl,
+    /// Where their calls go; `None`: to one of `hosts`.
+    pub upstream: Option<BaseUrl>,
+    /// Where they may go, each to the host that it names.
+    pub hosts: Option<Arc<Hosts>>,
     /// Roots to trust beside the system's, in PEM.
     pub ca_file: Option<PathBuf>,
     /// What makes the keys of its calls.
@@ -85,10 +88,13 @@ fn entry(
     let needed = [
         ("name", "name = \"stripe\""),
         ("listen", "listen = \"127.0.0.1:8082\""),
-        ("upstream", "upstream = \"https://api.stripe.com\""),
+        (
+            "upstream",
+            "upstream = \"https://api.stripe.com\", or hosts",
+        ),
     ];
     for (name, example) in needed {
-        if !table.has(name) {
+        if !table.has(name) && !(name == "upstream" && table.has("hosts")) {
             Fields::missing(table, name, example);
         }
     }
@@ -96,12 +102,20 @@ fn entry(
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let listen = address(table, "listen", nowhere);
     let upstream: Option<BaseUrl> = table.parsed("upstream");
+    let hosts = hosts(table);
     let ca_file = path(table, "ca_file", None);
     if let Some(file) = &ca_file {
         must_have_certificates(table, "ca_file", file);
     }
     let own = limits(table).ok();
     let key = key(table, name.as_ref().map(|name| &*name.text));
+    let is_by_host = |key: &Template| key.as_str().contains("{host}");
+    if hosts.as_ref().is_some_and(|hosts| hosts.are_many()) && !key.as_ref().is_some_and(is_by_host)
+    {
+        let title = "all hosts have one key: a 429 of one stops the calls to all of them";
+        let hint = "write {host} into the key, such as \"shop:{host}\"";
+        table.warn(&table.span, title, hint);
+    }
     let name: Option<Arc<str>> = name.filter(|_| valid).map(|name| name.text.into());
     let limits = own
         .zip(key.as_ref())
@@ -127,11 +141,15 @@ fn entry(
     }
     let lost = on_store_error(table);
     let name = name?;
+    if upstream.is_none() && hosts.is_none() {
+        return None;
+    }
     declared.extend(lost.map(|mode| (Arc::clone(&name), mode)));
     Some(EgressSettings {
         name,
         listen,
-        upstream: upstream?,
+        upstream,
+        hosts,
         ca_file,
         key: key?,
         limits: limits?,

@@ -1,8 +1,72 @@
-//! Names of services: by one spelling each.
+//! Reads `hosts` of an `[[egress]]`: the services that calls may name, and the addresses that these may have.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
-use ojs_wire::upstream::BaseUrl;
+use super::patterns::texts;
+use super::reader::{Reported, TomlTable};
+use ojs_policy::fields::Fields as _;
+use ojs_wire::upstream::{AddressRange, BaseUrl};
+
+/// So many are named where a call is refused.
+const SHOWN: usize = 10;
+const EXAMPLES: &str =
+    "write a host such as \"api.example.com\", \"*.example.com\" or \"10.0.0.7:8443\"";
+
+/// The services that calls may name.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Hosts {
+    /// By [`one_name`], some of them with `*.` before it.
+    names: BTreeSet<String>,
+    /// Whether they speak TLS.
+    pub tls: bool,
+    /// Addresses that they may have beside public ones.
+    pub allow: Arc<[AddressRange]>,
+}
+
+impl Hosts {
+    /// Where calls to this name go; `None`: nowhere. It is as [`one_name`] writes it.
+    pub fn find(&self, name: &str) -> Option<BaseUrl> {
+        let mut dots = name.match_indices('.');
+        let is_below = |(at, _)| self.names.contains(&["*", &name[at..]].concat());
+        let is_listed = self.names.contains(name) || dots.any(is_below);
+        is_listed.then(|| self.url(name)).flatten()
+    }
+
+    /// Where calls to the names go that stand there whole.
+    pub fn urls(&self) -> impl Iterator<Item = BaseUrl> {
+        let whole = self.names.iter().filter(|name| !name.starts_with('*'));
+        whole.filter_map(|name| self.url(name))
+    }
+
+    /// Whether calls may name several.
+    pub(super) fn are_many(&self) -> bool {
+        self.names.len() > 1 || self.names.iter().any(|name| name.starts_with('*'))
+    }
+
+    fn url(&self, name: &str) -> Option<BaseUrl> {
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://{name}").parse().ok()
+    }
+}
+
+/// Each with its port.
+impl fmt::Display for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let port = if self.tls { ":443" } else { ":80" };
+        for (nth, name) in self.names.iter().take(SHOWN).enumerate() {
+            let comma = if nth > 0 { ", " } else { "" };
+            let has_port = name.rsplit(']').next().is_some_and(|end| end.contains(':'));
+            write!(f, "{comma}{name}{}", if has_port { "" } else { port })?;
+        }
+        match self.names.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
 
 /// A host with its port as all spellings of it are written here: in small letters, without a dot at the end, and without
 /// the port where that is 80 or 443. `None`: it is no host.
@@ -21,4 +85,72 @@ pub fn one_name(authority: &str) -> Option<String> {
         url.base.is_empty() && authority.starts_with('[') == host.parse::<Ipv6Addr>().is_ok();
     let tls = url.port == 443;
     is_plain.then(|| BaseUrl { tls, host, ..url }.authority())
+}
+
+/// Reads `hosts` and what stands with it; `None`: there is no `hosts`, or it is wrong, which was reported.
+pub(super) fn hosts(table: &mut TomlTable<'_>) -> Option<Arc<Hosts>> {
+    let found = table.get("hosts");
+    let tls = table.word_or("scheme", true, &[("https", true), ("http", false)]);
+    let allow = table.get("allow");
+    let allow = allow.map(|allow| texts(table, &allow).ok_or(Reported));
+    let is_read = !matches!(allow, Some(Err(Reported)));
+    let allow = allow.and_then(Result::ok);
+    let allow = allow.into_iter().flatten().filter_map(|range| {
+        let read = range.text.parse();
+        let title = format!("`egress.allow` cannot have {:?}", range.text);
+        read.map_err(|hint: String| table.error(&range.span, title, hint))
+            .ok()
+    });
+    let allow = allow.collect();
+    let Some(found) = found else {
+        for (name, is_read) in [("scheme", true), ("allow", is_read)] {
+            if table.has(name) && is_read && !table.is_reported(name) {
+                let hint = "take it out: the URL of `upstream` says where calls go";
+                table.refuse(name, "is for `hosts`", hint);
+            }
+        }
+        return None;
+    };
+    if table.has("upstream") {
+        let hint = "an entry has one of them: one service, or those that calls name";
+        table.refuse("hosts", "stands beside `upstream`", hint);
+    }
+    let written = texts(table, &found)?;
+    if written.is_empty() {
+        table.refuse("hosts", "names nobody", EXAMPLES);
+    }
+    let names = written.iter().filter_map(|written| {
+        let title = format!("`egress.hosts` cannot have {:?}", written.text);
+        listed(&written.text, tls)
+            .map_err(|hint| table.error(&written.span, title, hint))
+            .ok()
+    });
+    let names = names.collect();
+    Some(Arc::new(Hosts { names, tls, allow }))
+}
+
+/// What stands in the list, by one spelling.
+///
+/// # Errors
+/// What would be right.
+fn listed(text: &str, tls: bool) -> Result<String, &'static str> {
+    let (star, rest) = match text.strip_prefix("*.") {
+        Some(rest) => ("*.", rest),
+        None => ("", text),
+    };
+    let name = one_name(rest).ok_or(EXAMPLES)?;
+    let host = name.split(':').next().unwrap_or_default();
+    let is_address = name.starts_with('[') || host.parse::<IpAddr>().is_ok();
+    let last = host.rsplit('.').next().unwrap_or_default();
+    let is_number = last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit());
+    if !star.is_empty() && (is_address || !host.contains('.')) {
+        return Err("write two names at least after the star: this would be far too many hosts");
+    }
+    if !is_address && is_number {
+        return Err("write an address as four numbers: this is one in another spelling");
+    }
+    if rest.ends_with(if tls { ":80" } else { ":443" }) {
+        return Err("leave that port out, or write the `scheme` that is spoken on it");
+    }
+    Ok([star, &name].concat())
 }

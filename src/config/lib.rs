@@ -42,7 +42,7 @@ pub use choices::{LogFormat, MediaType, StoreUrl};
 pub use command_line::CommandLine;
 pub use egress::EgressSettings;
 pub use file::known_fields;
-pub use hosts::one_name;
+pub use hosts::{Hosts, one_name};
 pub use kinds::digest_of;
 pub use listen::{BackendAt, Listen};
 pub use load::ConfigFile;

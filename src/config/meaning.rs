@@ -11,6 +11,7 @@ use ojs_duration as duration;
 use ojs_limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
 use ojs_policy::subqueue::Spread;
 use ojs_policy::{Match, Pattern, Policy, PolicySet, Prices, Sample, Template};
+use ojs_wire::upstream::BaseUrl;
 
 /// What a store in memory means where queues have subqueues.
 pub const FORGETS_SUBQUEUES: &str = "the memory store forgets that with the process: a sidecar that starts without the setting looks once, and leaves what comes there later";
@@ -169,12 +170,14 @@ fn of_egress(of: &EgressSettings) -> String {
     if of.limits.is_empty() {
         parts = vec!["no limit".to_owned()];
     }
-    format!(
-        "calls to {} go to {}: {}",
-        of.listen,
-        of.upstream,
-        parts.join(", ")
-    )
+    let to = match (&of.upstream, &of.hosts) {
+        (None, Some(hosts)) => format!("the host that each names, one of {hosts}"),
+        (upstream, _) => upstream
+            .as_ref()
+            .map(BaseUrl::to_string)
+            .unwrap_or_default(),
+    };
+    format!("calls to {} go to {to}: {}", of.listen, parts.join(", "))
 }
 
 /// Which jobs are meant.

@@ -1,19 +1,25 @@
 //! Which requests are calls of an entry.
 
+use std::sync::Arc;
+
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use subtle::ConstantTimeEq;
 
 use crate::answers::respond::Fault;
-use crate::config::{EgressSettings, one_name};
+use crate::config::{BaseUrl, EgressSettings, Hosts, one_name};
 use crate::desk::guard::has_password;
 use crate::wire::upstream::wants_websocket;
 
 /// What a caller shows where a way out has a token.
 const TOKEN: HeaderName = HeaderName::from_static("ojs-throttle-token");
 
-/// Refuses what is no call of this entry, and takes its token off.
-pub(super) fn may_pass(entry: &EgressSettings, parts: &mut Parts) -> Result<(), Fault> {
+/// Refuses what is no call of this entry, and takes its token off. Where calls name one of many hosts: by which list, and
+/// where that is.
+pub(super) fn may_pass<'e>(
+    entry: &'e EgressSettings,
+    parts: &mut Parts,
+) -> Result<Option<(&'e Arc<Hosts>, BaseUrl)>, Fault> {
     // The service sees none, wherever it was meant for.
     let sent = parts.headers.remove(TOKEN);
     let as_proxy = parts.headers.remove(header::PROXY_AUTHORIZATION);
@@ -30,16 +36,14 @@ pub(super) fn may_pass(entry: &EgressSettings, parts: &mut Parts) -> Result<(), 
             ));
         }
     }
-    if parts.uri.authority().is_some() {
-        is_listed(entry, called(parts)?)?;
-    }
+    let named = named(entry, parts)?;
     if wants_websocket(&parts.headers) {
         let message = "no other protocol passes here";
         return Err(Fault::bad_request(message)
             .hinting("open WebSockets with the service itself: they are not limited"));
     }
     parts.headers.remove(header::UPGRADE);
-    Ok(())
+    Ok(named)
 }
 
 /// How a call names its service, by one spelling: in its first line, else by its `Host`.
@@ -73,15 +77,30 @@ pub(super) fn called(parts: &Parts) -> Result<Option<String>, Fault> {
     Ok(Some(named))
 }
 
-/// Refuses a call to what is not the upstream.
-fn is_listed(entry: &EgressSettings, name: Option<String>) -> Result<(), Fault> {
-    let upstream = entry.upstream.authority();
-    match name == one_name(&upstream) {
-        true => Ok(()),
-        false => {
-            let name = name.unwrap_or_default();
-            let message = format!("calls to {name} do not go out here: they may go to {upstream}");
-            Err(Fault::new("host_not_listed", message))
-        }
+/// Refuses a call that names another service than it may.
+fn named<'e>(
+    entry: &'e EgressSettings,
+    parts: &Parts,
+) -> Result<Option<(&'e Arc<Hosts>, BaseUrl)>, Fault> {
+    // As a base URL, an upstream has any name.
+    if entry.hosts.is_none() && parts.uri.authority().is_none() {
+        return Ok(None);
     }
+    let name = called(parts)?.unwrap_or_default();
+    let (found, listed) = match (&entry.hosts, &entry.upstream) {
+        (Some(hosts), _) => {
+            let found = hosts.find(&name).map(|url| Some((hosts, url)));
+            (found, hosts.to_string())
+        }
+        (None, upstream) => {
+            let upstream = upstream.as_ref().map(BaseUrl::authority);
+            let upstream = upstream.unwrap_or_default();
+            let is_it = one_name(&upstream).is_some_and(|of| of == name);
+            (is_it.then_some(None), upstream)
+        }
+    };
+    found.ok_or_else(|| {
+        let message = format!("calls to {name:?} do not go out here: they may go to {listed}");
+        Fault::new("host_not_listed", message)
+    })
 }

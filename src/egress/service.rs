@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::key::key_of;
 use super::pass::may_pass;
 use super::redirect::come_back;
+use super::services::Services;
 use super::start::CallStart;
 use crate::answers::body::{self, Body};
 use crate::answers::load::{Load, Service};
@@ -48,7 +49,7 @@ pub struct Egress(Arc<WayOut>);
 pub(super) struct WayOut {
     pub(super) sidecar: Arc<Sidecar>,
     pub(super) name: Arc<str>,
-    upstream: Upstream,
+    services: Services,
     load: Arc<Load>,
     /// How the ids of its calls begin, as those of no other way out do.
     pub(super) ids: String,
@@ -92,9 +93,9 @@ impl Egress {
         sidecar.calling.goes_to(&name, &upstream);
         Egress(Arc::new(WayOut {
             queue: Claim::queue_of_calls(&name),
+            services: Services::new(upstream, Arc::clone(&sidecar.calling.own_ports)),
             sidecar,
             name,
-            upstream,
             load: Arc::default(),
             ids: format!("{}{}-", Claim::CALL_IDS, Uuid::now_v7().simple()),
         }))
@@ -104,7 +105,7 @@ impl Egress {
     pub fn another(&self) -> Egress {
         let of = &*self.0;
         let (sidecar, name) = (Arc::clone(&of.sidecar), Arc::clone(&of.name));
-        Egress::new(sidecar, name, of.upstream.another())
+        Egress::new(sidecar, name, of.services.like.another())
     }
 }
 
@@ -116,16 +117,18 @@ impl WayOut {
             // A name cannot go while the program runs.
             return refuse(&parts, Fault::internal());
         };
-        if self.upstream.has_sent(&parts.headers) {
+        if self.services.like.has_sent(&parts.headers) {
             return refuse(&parts, Fault::comes_round());
         }
-        if let Err(fault) = may_pass(entry, &mut parts) {
-            return refuse(&parts, fault);
-        }
+        let to = may_pass(entry, &mut parts).and_then(|named| self.services.of(named));
+        let to = match to {
+            Ok(to) => to,
+            Err(fault) => return refuse(&parts, fault),
+        };
         let id = respond::request_id(&parts.headers);
-        match boxed(|| self.send(entry, parts, body)).await {
+        match boxed(|| self.send(entry, &to, parts, body)).await {
             Ok(mut reply) => {
-                come_back(&mut reply, &entry.upstream);
+                come_back(&mut reply, to.target().url());
                 reply
             }
             Err(fault) => fault.reply(id),
@@ -135,6 +138,7 @@ impl WayOut {
     async fn send(
         &self,
         entry: &EgressSettings,
+        to: &Upstream,
         mut parts: Box<Parts>,
         body: Incoming,
     ) -> Result<Response<Body>, Fault> {
@@ -173,7 +177,7 @@ impl WayOut {
             let request = Box::new(Request::from_parts(*head, sent));
             // Boxed: otherwise each call that waits would keep memory for what comes after its start.
             let (again, (answer, start)) =
-                boxed(|| self.try_once(request, start, entry.lease)).await;
+                boxed(|| self.try_once(to, request, start, entry.lease)).await;
             let again = again.filter(|_| may_repeat);
             let again = again.map(|from| from.max(self.backs_off(entry.retry - left)));
             let Some(at) = again.filter(|at| *at < deadline) else {
@@ -210,6 +214,7 @@ impl WayOut {
     /// then, whoever hears it. For `lease` at most.
     async fn try_once(
         &self,
+        to: &Upstream,
         request: Box<Request<RequestBody>>,
         mut start: Option<CallStart>,
         lease: Duration,
@@ -228,7 +233,7 @@ impl WayOut {
         }
         let now = Instant::now();
         let (_here, gone) = oneshot::channel::<()>();
-        let (sidecar, upstream) = (Arc::clone(&self.sidecar), self.upstream.clone());
+        let (sidecar, upstream) = (Arc::clone(&self.sidecar), to.clone());
         let sending = boxed(|| async move {
             let given_up = async {
                 drop(gone.await);
@@ -251,13 +256,14 @@ impl WayOut {
         let reply = match sent {
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
-                let fault = self.failed(&error.into(), repeat);
+                let fault = self.failed(to, &error.into(), repeat);
                 return (None, (Err(fault), start));
             }
             Ok(reply) => reply,
             Err(error) => {
-                let again = repeat == Repeat::Safe && matches!(error, SendError::Backend(_));
-                let fault = self.failed(&error, repeat);
+                let may_help = matches!(&error, SendError::Backend(error) if !error.is_refused());
+                let again = repeat == Repeat::Safe && may_help;
+                let fault = self.failed(to, &error, repeat);
                 return (again.then_some(now), (Err(fault), start));
             }
         };
@@ -297,7 +303,7 @@ impl WayOut {
     }
 
     /// The service gave no reply.
-    fn failed(&self, error: &SendError, repeat: Repeat) -> Fault {
+    fn failed(&self, to: &Upstream, error: &SendError, repeat: Repeat) -> Fault {
         Fault::sending(error, |error| {
             let why = error.said_of("the service", "egress");
             if error.in_doubt() && repeat == Repeat::Harmful {
@@ -307,7 +313,17 @@ impl WayOut {
                     .hinting("ask the service whether it has, before the call is made again")
                     .with_header(SHOULD_RETRY, "false");
             }
-            let address = format!("{:?}: ", self.upstream.target());
+            if let UpstreamError::Closed(address) = error {
+                let message = format!(
+                    "{:?} has the address {address}, which is not public; in its entry allow = [\"{address}\"] opens it",
+                    to.target()
+                );
+                return Fault::new("address_refused", message);
+            }
+            if matches!(error, UpstreamError::LeadsBack) {
+                return Fault::new("loop_detected", format!("{why}: {:?}", to.target()));
+            }
+            let address = format!("{:?}: ", to.target());
             let (code, at) = match error {
                 // What connects names the address by itself.
                 UpstreamError::Unreachable(_) => ("service_unreachable", ""),

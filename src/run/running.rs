@@ -17,7 +17,7 @@ use super::reload::{self, Following, LogLevel, Reload};
 use super::storage;
 use super::surroundings::{Env, Stop};
 use crate::admin::Admin;
-use crate::config::{self, Settings};
+use crate::config::{self, BaseUrl, Settings};
 use crate::desk::{BackendFacts, Proxy, ProxySettings, Sidecar};
 use crate::egress::Egress;
 use crate::inquiry::adopt;
@@ -122,6 +122,11 @@ impl Running {
         let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings)).via(&name);
         let reload = Reload::new(Arc::clone(&sidecar), env.reset);
         let egress = bind_egress(&env, &settings, &sidecar, &name).await?;
+        let listeners = data.iter().chain([&admin]);
+        let listeners = listeners.chain(egress.iter().map(|(listener, _)| listener));
+        let ports = listeners.filter_map(|of| Some(of.local_addr().ok()?.port()));
+        // Nobody else sets them.
+        let _first = sidecar.calling.own_ports.set(ports.collect());
         Ok(Running {
             env,
             egress,
@@ -398,7 +403,13 @@ pub(crate) fn egress_target(entry: &config::EgressSettings) -> anyhow::Result<Ta
         ca: entry.ca_file.clone(),
         ..ClientFiles::default()
     };
-    let target = Target::new(entry.upstream.clone(), files);
+    // Where calls name the service, this is no address: the target says how one is called.
+    let url = entry.upstream.clone().unwrap_or_else(|| BaseUrl {
+        tls: entry.hosts.as_ref().is_some_and(|hosts| hosts.tls),
+        host: "hosts.invalid".to_owned(),
+        ..BaseUrl::default()
+    });
+    let target = Target::new(url, files);
     target.with_context(|| format!("egress {:?}", entry.name))
 }
 

@@ -15,6 +15,7 @@ use memchr::memmem;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+use super::base_url::BaseUrl;
 use super::body::{NotCollected, RequestBody, collect};
 use super::call::{Call, CallBounds, ECHO, FEW_HEADER_LINES, HEADER_LINES, IDENTITY, Reply};
 use super::coding;
@@ -23,9 +24,9 @@ use super::gate::at_once;
 use super::headers::{SpecialHeaders, says_length, strip_hop_by_hop, wants_websocket};
 use super::link::{BUFFER as HEAD, ExchangeFailure, HttpLink, Patience};
 use super::outage::Outage;
-use super::pool::ConnectionPool;
+use super::pool::{CalledByName, ConnectionPool};
 use super::reply_body::ReplyBody;
-use super::target::Target;
+use super::target::{BadTarget, Target};
 use crate::boxed::boxed;
 use crate::tick;
 use crate::traces;
@@ -51,6 +52,7 @@ impl Upstream {
     pub fn new(target: Target, net: Net, limits: CallBounds) -> Upstream {
         Upstream(Arc::new(ConnectionPool {
             target,
+            called: None,
             net,
             limits,
             via: None,
@@ -92,19 +94,33 @@ impl Upstream {
 
     /// Calls this backend from another thread, with connections of its own.
     pub fn another(&self) -> Upstream {
-        self.saying(self.0.via.clone())
+        self.like(self.0.target.clone(), None, self.0.via.clone())
+    }
+
+    /// Calls the host at `url`, which calls name, as this service is called; over the same TLS if it speaks it.
+    ///
+    /// # Errors
+    /// No certificate can bear the name.
+    pub fn at(&self, url: BaseUrl, called: CalledByName) -> Result<Upstream, BadTarget> {
+        let target = self.0.target.at(url)?;
+        Ok(self.like(target, Some(called), self.0.via.clone()))
     }
 
     /// Says in each message that it came through a proxy, in requests under this name (RFC 9110, 7.6.3): by that a
     /// request is known that comes round again.
     pub fn via(&self, name: &str) -> Upstream {
         // What can stand in no header is no name.
-        self.saying(HeaderValue::try_from(format!("1.1 {name}")).ok())
+        let via = HeaderValue::try_from(format!("1.1 {name}")).ok();
+        self.like(self.0.target.clone(), None, via)
     }
 
-    fn saying(&self, via: Option<HeaderValue>) -> Upstream {
+    fn like(
+        &self,
+        target: Target,
+        called: Option<CalledByName>,
+        via: Option<HeaderValue>,
+    ) -> Upstream {
         let ConnectionPool {
-            target,
             net,
             limits,
             outage,
@@ -112,7 +128,8 @@ impl Upstream {
             ..
         } = &*self.0;
         Upstream(Arc::new(ConnectionPool {
-            target: target.clone(),
+            target,
+            called,
             net: net.clone(),
             limits: *limits,
             via,
@@ -310,6 +327,7 @@ impl Upstream {
         let Some(outage) = &self.0.outage else { return };
         match error {
             Some(UpstreamError::TooLarge(_) | UpstreamError::Unreadable(_)) => {}
+            Some(error) if error.is_refused() => {}
             Some(error) => outage.failed(error),
             None => outage.answered(),
         }
@@ -353,7 +371,7 @@ impl Upstream {
     ) -> Result<(), UpstreamError> {
         let asked = std::mem::take(request.uri_mut());
         // What names the service by itself may be signed.
-        let is_named = self.is_egress() && asked.authority().is_some();
+        let is_named = self.0.called.is_some() || self.is_egress() && asked.authority().is_some();
         *request.uri_mut() = self.0.target.line(asked).map_err(unsendable)?;
         *request.version_mut() = Version::HTTP_11;
         let headers = request.headers_mut();
