@@ -26,6 +26,7 @@ mod lifecycle;
 mod listeners;
 mod log;
 mod manners;
+mod on_boto3;
 mod on_openai;
 mod on_postgres;
 mod on_redis;

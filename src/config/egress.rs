@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entries::{on_store_error, valid_name};
-use super::hosts::{Hosts, hosts};
+use super::hosts::{Hosts, hosts, warn_of_one_key};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
 use super::places::EGRESS;
 use super::reader::TomlTable;
@@ -85,19 +85,7 @@ fn entry(
     policies: (&[Policy], &[Policy]),
     declared: &mut Declared,
 ) -> Option<EgressSettings> {
-    let needed = [
-        ("name", "name = \"stripe\""),
-        ("listen", "listen = \"127.0.0.1:8082\""),
-        (
-            "upstream",
-            "upstream = \"https://api.stripe.com\", or hosts",
-        ),
-    ];
-    for (name, example) in needed {
-        if !table.has(name) && !(name == "upstream" && table.has("hosts")) {
-            Fields::missing(table, name, example);
-        }
-    }
+    must_have(table);
     let (name, valid) = valid_name(table);
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let listen = address(table, "listen", nowhere);
@@ -109,12 +97,8 @@ fn entry(
     }
     let own = limits(table).ok();
     let key = key(table, name.as_ref().map(|name| &*name.text));
-    let is_by_host = |key: &Template| key.as_str().contains("{host}");
-    if hosts.as_ref().is_some_and(|hosts| hosts.are_many()) && !key.as_ref().is_some_and(is_by_host)
-    {
-        let title = "all hosts have one key: a 429 of one stops the calls to all of them";
-        let hint = "write {host} into the key, such as \"shop:{host}\"";
-        table.warn(&table.span, title, hint);
+    if let (Some(hosts), Some(key)) = (&hosts, &key) {
+        warn_of_one_key(table, hosts, key);
     }
     let name: Option<Arc<str>> = name.filter(|_| valid).map(|name| name.text.into());
     let limits = own
@@ -140,10 +124,7 @@ fn entry(
         );
     }
     let lost = on_store_error(table);
-    let name = name?;
-    if upstream.is_none() && hosts.is_none() {
-        return None;
-    }
+    let name = name.filter(|_| upstream.is_some() || hosts.is_some())?;
     declared.extend(lost.map(|mode| (Arc::clone(&name), mode)));
     Some(EgressSettings {
         name,
@@ -160,6 +141,24 @@ fn entry(
         lease,
         token,
     })
+}
+
+/// Reports what is missing of that which each entry has.
+fn must_have(table: &mut TomlTable<'_>) {
+    let needed = [
+        ("name", "name = \"stripe\""),
+        ("listen", "listen = \"127.0.0.1:8082\""),
+        (
+            "upstream",
+            "upstream = \"https://api.stripe.com\", or hosts",
+        ),
+    ];
+    for (name, example) in needed {
+        let has_hosts = name == "upstream" && table.has("hosts");
+        if !has_hosts && !table.has(name) {
+            Fields::missing(table, name, example);
+        }
+    }
 }
 
 /// Refuses a cost that never finds its room within `max_wait` as long as cheaper calls take what comes free.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::patterns::texts;
 use super::reader::{Reported, TomlTable};
+use ojs_policy::Template;
 use ojs_policy::fields::Fields as _;
 use ojs_wire::upstream::{AddressRange, BaseUrl};
 
@@ -18,7 +19,7 @@ const EXAMPLES: &str =
 /// The services that calls may name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Hosts {
-    /// By [`one_name`], some of them with `*.` before it.
+    /// By [`one_name`], with the port in any case, and some with `*.` before it.
     names: BTreeSet<String>,
     /// Whether they speak TLS.
     pub tls: bool,
@@ -29,21 +30,20 @@ pub struct Hosts {
 impl Hosts {
     /// Where calls to this name go; `None`: nowhere. It is as [`one_name`] writes it.
     pub fn find(&self, name: &str) -> Option<BaseUrl> {
+        let name = with_port(name, self.tls);
         let mut dots = name.match_indices('.');
-        let is_below = |(at, _)| self.names.contains(&["*", &name[at..]].concat());
-        let is_listed = self.names.contains(name) || dots.any(is_below);
-        is_listed.then(|| self.url(name)).flatten()
+        let is_below = |(at, _)| {
+            let end = name.get(at..);
+            end.is_some_and(|end| self.names.contains(&["*", end].concat()))
+        };
+        let is_listed = self.names.contains(&name) || dots.any(is_below);
+        is_listed.then(|| self.url(&name)).flatten()
     }
 
     /// Where calls to the names go that stand there whole.
     pub fn urls(&self) -> impl Iterator<Item = BaseUrl> {
         let whole = self.names.iter().filter(|name| !name.starts_with('*'));
         whole.filter_map(|name| self.url(name))
-    }
-
-    /// Whether calls may name several.
-    pub(super) fn are_many(&self) -> bool {
-        self.names.len() > 1 || self.names.iter().any(|name| name.starts_with('*'))
     }
 
     fn url(&self, name: &str) -> Option<BaseUrl> {
@@ -55,12 +55,8 @@ impl Hosts {
 /// Each with its port.
 impl fmt::Display for Hosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let port = if self.tls { ":443" } else { ":80" };
-        for (nth, name) in self.names.iter().take(SHOWN).enumerate() {
-            let comma = if nth > 0 { ", " } else { "" };
-            let has_port = name.rsplit(']').next().is_some_and(|end| end.contains(':'));
-            write!(f, "{comma}{name}{}", if has_port { "" } else { port })?;
-        }
+        let shown: Vec<&str> = self.names.iter().take(SHOWN).map(|name| &**name).collect();
+        write!(f, "{}", shown.join(", "))?;
         match self.names.len().saturating_sub(SHOWN) {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
@@ -85,6 +81,26 @@ pub fn one_name(authority: &str) -> Option<String> {
         url.base.is_empty() && authority.starts_with('[') == host.parse::<Ipv6Addr>().is_ok();
     let tls = url.port == 443;
     is_plain.then(|| BaseUrl { tls, host, ..url }.authority())
+}
+
+/// A name as [`one_name`] writes it, with its port in any case.
+fn with_port(name: &str, tls: bool) -> String {
+    let has_port = name.rsplit(']').next().is_some_and(|end| end.contains(':'));
+    match has_port {
+        true => name.to_owned(),
+        false => format!("{name}:{}", if tls { 443 } else { 80 }),
+    }
+}
+
+/// Warns where a 429 of one host would stop the calls to others.
+pub(super) fn warn_of_one_key(table: &mut TomlTable<'_>, hosts: &Hosts, key: &Template) {
+    let is_star = |name: &String| name.starts_with('*');
+    let are_many = hosts.names.len() > 1 || hosts.names.iter().any(is_star);
+    if are_many && !key.as_str().contains("{host}") {
+        let title = "all hosts have one key: a 429 of one stops the calls to all of them";
+        let hint = "write {host} into the key, such as \"shop:{host}\"";
+        table.warn(&table.span, title, hint);
+    }
 }
 
 /// Reads `hosts` and what stands with it; `None`: there is no `hosts`, or it is wrong, which was reported.
@@ -152,5 +168,5 @@ fn listed(text: &str, tls: bool) -> Result<String, &'static str> {
     if rest.ends_with(if tls { ":80" } else { ":443" }) {
         return Err("leave that port out, or write the `scheme` that is spoken on it");
     }
-    Ok([star, &name].concat())
+    Ok([star, &with_port(&name, tls)].concat())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use hashbrown::HashMap;
+use indexmap::IndexMap;
 use parking_lot::Mutex;
 
 use crate::answers::respond::Fault;
@@ -22,15 +22,9 @@ pub(super) struct Services {
     called: Mutex<CalledHosts>,
 }
 
-/// The hosts that were called.
+/// The hosts that were called, the last one at the end, and the list by which they might be.
 #[derive(Debug, Default)]
-struct CalledHosts {
-    /// The list by which they might be.
-    listed: Option<Arc<Hosts>>,
-    /// Each with the number of the last call to it.
-    all: HashMap<BaseUrl, (u64, Upstream)>,
-    calls: u64,
-}
+struct CalledHosts(Option<Arc<Hosts>>, IndexMap<BaseUrl, Upstream>);
 
 impl Services {
     pub(super) fn new(like: Upstream, own: Arc<OnceLock<Vec<u16>>>) -> Services {
@@ -50,33 +44,24 @@ impl Services {
             return Ok(self.like.clone());
         };
         let mut called = self.called.lock();
-        let listed = called.listed.as_ref();
-        if !listed.is_some_and(|listed| Arc::ptr_eq(listed, hosts)) {
-            // Other hosts may be listed now, and other addresses open.
-            *called = CalledHosts {
-                listed: Some(Arc::clone(hosts)),
-                ..CalledHosts::default()
-            };
+        let CalledHosts(listed, called) = &mut *called;
+        if !listed.as_ref().is_some_and(|of| Arc::ptr_eq(of, hosts)) {
+            // Others may be listed now, and other addresses open.
+            called.clear();
+            *listed = Some(Arc::clone(hosts));
         }
-        called.calls += 1;
-        let now = called.calls;
-        if let Some((last, service)) = called.all.get_mut(&url) {
-            *last = now;
-            return Ok(service.clone());
-        }
-        let by_name = CalledByName {
-            allow: Arc::clone(&hosts.allow),
-            own: Arc::clone(&self.own),
-        };
-        let service = self.like.at(url.clone(), by_name);
-        let service = service.map_err(|bad| Fault::bad_request(bad.to_string()))?;
-        if called.all.len() >= MOST {
-            let oldest = called.all.iter().min_by_key(|(_, (last, _))| *last);
-            if let Some(oldest) = oldest.map(|(url, _)| url.clone()) {
-                called.all.remove(&oldest);
+        let service = match called.shift_remove(&url) {
+            Some(service) => service,
+            None => {
+                let (allow, own) = (Arc::clone(&hosts.allow), Arc::clone(&self.own));
+                let service = self.like.at(url.clone(), CalledByName { allow, own });
+                service.map_err(|bad| Fault::bad_request(bad.to_string()))?
             }
+        };
+        if called.len() == MOST {
+            called.shift_remove_index(0);
         }
-        called.all.insert(url, (now, service.clone()));
+        called.insert(url, service.clone());
         Ok(service)
     }
 }

@@ -122,11 +122,9 @@ impl Running {
         let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings)).via(&name);
         let reload = Reload::new(Arc::clone(&sidecar), env.reset);
         let egress = bind_egress(&env, &settings, &sidecar, &name).await?;
-        let listeners = data.iter().chain([&admin]);
-        let listeners = listeners.chain(egress.iter().map(|(listener, _)| listener));
-        let ports = listeners.filter_map(|of| Some(of.local_addr().ok()?.port()));
+        let listeners = egress.iter().map(|(of, _)| of).chain(&data).chain([&admin]);
         // Nobody else sets them.
-        let _first = sidecar.calling.own_ports.set(ports.collect());
+        let _first = sidecar.calling.own_ports.set(ports(listeners));
         Ok(Running {
             env,
             egress,
@@ -294,6 +292,11 @@ impl Running {
         close(tasks, &self.serving, proxy.sidecar(), &stop).await;
         ended
     }
+}
+
+fn ports<'l>(of: impl Iterator<Item = &'l Listener>) -> Vec<u16> {
+    of.filter_map(|of| Some(of.local_addr().ok()?.port()))
+        .collect()
 }
 
 /// Waits until nothing is left to do, for [`CLOSING`] at most.
