@@ -11,6 +11,7 @@ mod overdue;
 mod pass;
 mod redirect;
 mod service;
+mod services;
 mod start;
 mod wait;
 

@@ -6,6 +6,7 @@ mod dear;
 mod failures;
 mod given_up;
 mod gone;
+mod hosts;
 mod keys;
 mod loops;
 mod on_redis;
@@ -22,6 +23,7 @@ mod stand_in;
 mod streams;
 mod vendors;
 mod waits;
+mod whole_urls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -190,7 +190,9 @@ impl Fault {
     /// The backend did not answer a request that stores no job.
     pub fn backend(error: &UpstreamError) -> Fault {
         let code = match error {
-            UpstreamError::Unreachable(_) => "backend_unreachable",
+            UpstreamError::Unreachable(_) | UpstreamError::Closed(_) | UpstreamError::LeadsBack => {
+                "backend_unreachable"
+            }
             UpstreamError::Lost(_) | UpstreamError::TooLarge(_) => "backend_reply_lost",
             UpstreamError::Timeout(_) => "backend_timeout",
             UpstreamError::Unreadable(_) => "backend_reply_unreadable",

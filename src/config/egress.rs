@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::budget::{Budget, budgets};
 use super::entries::{on_store_error, valid_name};
 use super::feedback::feedback;
+use super::hosts::{Hosts, hosts, warn_of_one_key};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
 use super::places::EGRESS;
 use super::reader::TomlTable;
@@ -32,8 +33,10 @@ pub struct EgressSettings {
     pub name: Arc<str>,
     /// Where callers connect.
     pub listen: SocketAddr,
-    /// Where their calls go.
-    pub upstream: BaseUrl,
+    /// Where their calls go; `None`: to one of `hosts`.
+    pub upstream: Option<BaseUrl>,
+    /// Where they may go, each to the host that it names.
+    pub hosts: Option<Arc<Hosts>>,
     /// Roots to trust beside the system's, in PEM.
     pub ca_file: Option<PathBuf>,
     /// What makes the keys of its calls.
@@ -104,20 +107,12 @@ fn entry(
     policies: (&[Policy], &[Policy]),
     declared: &mut Declared,
 ) -> Option<EgressSettings> {
-    let needed = [
-        ("name", "name = \"stripe\""),
-        ("listen", "listen = \"127.0.0.1:8082\""),
-        ("upstream", "upstream = \"https://api.stripe.com\""),
-    ];
-    for (name, example) in needed {
-        if !table.has(name) {
-            Fields::missing(table, name, example);
-        }
-    }
+    must_have(table);
     let (name, valid) = valid_name(table);
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let listen = address(table, "listen", nowhere);
     let upstream: Option<BaseUrl> = table.parsed("upstream");
+    let hosts = hosts(table);
     let ca_file = path(table, "ca_file", None);
     if let Some(file) = &ca_file {
         must_have_certificates(table, "ca_file", file);
@@ -128,6 +123,9 @@ fn entry(
     let feedback =
         Some(feedback).filter(|_| own.as_ref().is_some_and(|own| *own != Limits::default()));
     let key = key(table, name.as_ref().map(|name| &*name.text));
+    if let (Some(hosts), Some(key)) = (&hosts, &key) {
+        warn_of_one_key(table, hosts, key);
+    }
     let name: Option<Arc<str>> = name.filter(|_| valid).map(|name| name.text.into());
     let limits = own
         .zip(key.as_ref())
@@ -154,12 +152,13 @@ fn entry(
     let budgets = budgets(table, (vendor, max_wait), declared);
     let budgets = budgets.into_iter().map(Arc::new).collect();
     let lost = on_store_error(table);
-    let name = name?;
+    let name = name.filter(|_| upstream.is_some() || hosts.is_some())?;
     declared.extend(lost.map(|mode| (Arc::clone(&name), mode)));
     Some(EgressSettings {
         name,
         listen,
-        upstream: upstream?,
+        upstream,
+        hosts,
         ca_file,
         key: key?,
         limits: limits?,
@@ -212,6 +211,24 @@ fn one_budget_a_name(
         let at = named.rfind(|(name, _)| name.text == *budget.name);
         let span = at.map_or_else(|| table.span.clone(), |(_, span)| span);
         table.error(&span, title, hint);
+    }
+}
+
+/// Reports what is missing of that which each entry has.
+fn must_have(table: &mut TomlTable<'_>) {
+    let needed = [
+        ("name", "name = \"stripe\""),
+        ("listen", "listen = \"127.0.0.1:8082\""),
+        (
+            "upstream",
+            "upstream = \"https://api.stripe.com\", or hosts",
+        ),
+    ];
+    for (name, example) in needed {
+        let has_hosts = name == "upstream" && table.has("hosts");
+        if !has_hosts && !table.has(name) {
+            Fields::missing(table, name, example);
+        }
     }
 }
 

@@ -255,7 +255,10 @@ fn check_egress(settings: &Settings, file: &TomlTable<'_>) {
         ports.push((who, of.listen));
     }
     for of in &settings.egress {
-        if let Some((own, _)) = ports.iter().find(|(_, at)| points_at(&of.upstream, *at)) {
+        if let Some((own, _)) = ports
+            .iter()
+            .find(|(_, at)| of.upstream.as_ref().is_some_and(|to| points_at(to, *at)))
+        {
             let (name, at) = (&of.name, file.place_of(EGRESS, &of.name));
             let title = format!("the upstream of egress {name:?} is this program's own {own}");
             file.error(&at, title, "write the service's address");

@@ -12,6 +12,7 @@ use ojs_duration as duration;
 use ojs_limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
 use ojs_policy::subqueue::Spread;
 use ojs_policy::{Match, Pattern, Policy, PolicySet, Prices, Sample, Template};
+use ojs_wire::upstream::BaseUrl;
 
 /// What a store in memory means where queues have subqueues.
 pub const FORGETS_SUBQUEUES: &str = "the memory store forgets that with the process: a sidecar that starts without the setting looks once, and leaves what comes there later";
@@ -171,12 +172,18 @@ fn of_egress(of: &EgressSettings) -> String {
         parts = vec!["no limit".to_owned()];
     }
     parts.extend(of.budgets.iter().map(|budget| of_budget(budget)));
+    let to = match (&of.upstream, &of.hosts) {
+        (None, Some(hosts)) => format!("the host that each names, one of {hosts}"),
+        (upstream, _) => upstream
+            .as_ref()
+            .map(BaseUrl::to_string)
+            .unwrap_or_default(),
+    };
+    let vendor = of.vendor.map_or("none", |vendor| vendor.name);
+    let parts = parts.join(", ");
     format!(
-        "calls to {} go to {}, vendor {}: {}",
-        of.listen,
-        of.upstream,
-        of.vendor.map_or("none", |vendor| vendor.name),
-        parts.join(", ")
+        "calls to {} go to {to}, vendor {vendor}: {parts}",
+        of.listen
     )
 }
 

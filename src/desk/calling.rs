@@ -1,6 +1,6 @@
 //! What is known of all calls of this sidecar, and what the sweep does for those that are out.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -19,6 +19,8 @@ pub(crate) struct Calling {
     pub(crate) out: Mutex<HashMap<Arc<str>, Key>>,
     /// Cancelled when a drain has no limited job out any more, which may have to call: from then on no call starts.
     pub(crate) closed: CancellationToken,
+    /// The ports of this program.
+    pub(crate) own_ports: Arc<OnceLock<Vec<u16>>>,
     /// The services behind the ways out, each over the connections of one thread.
     services: Mutex<Vec<(Arc<str>, Upstream)>>,
 }

@@ -27,7 +27,8 @@ struct Controls;
 pub(crate) fn may_read(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Fault> {
     let live = sidecar.live();
     let token = live.settings.control_token.as_ref();
-    let is_password = token.is_some_and(|token| has_password(&parts.headers, token));
+    let is_password =
+        token.is_some_and(|token| has_password(parts.headers.get(AUTHORIZATION), token.as_bytes()));
     if is_password {
         parts.headers.remove(AUTHORIZATION);
     }
@@ -138,7 +139,7 @@ pub(crate) fn has_control_token(sidecar: &Sidecar, parts: &Parts) -> bool {
     let Some(token) = &sidecar.live().settings.control_token else {
         return false;
     };
-    let sent = login(&parts.headers, b"Bearer ");
+    let sent = login(parts.headers.get(AUTHORIZATION), b"Bearer ");
     sent.is_some_and(|sent| sent.ct_eq(token.as_bytes()).into())
 }
 
@@ -148,19 +149,19 @@ fn bears_admin_name(parts: &Parts) -> bool {
     parts.extensions.get::<BearsAdminName>().is_some() && !parts.headers.contains_key(ORIGIN)
 }
 
-/// Whether the request has the control token as its password, under any name.
-fn has_password(headers: &HeaderMap, token: &HeaderValue) -> bool {
-    let sent = login(headers, b"Basic ").and_then(|sent| STANDARD.decode(sent).ok());
+/// Whether what is sent as `Authorization` or its like has the token as its password, under any name.
+pub(crate) fn has_password(sent: Option<&HeaderValue>, token: &[u8]) -> bool {
+    let sent = login(sent, b"Basic ").and_then(|sent| STANDARD.decode(sent).ok());
     let mut parts = sent
         .iter()
         .flat_map(|sent| sent.splitn(2, |byte| *byte == b':'));
     let password = parts.nth(1);
-    password.is_some_and(|password| password.ct_eq(token.as_bytes()).into())
+    password.is_some_and(|password| password.ct_eq(token).into())
 }
 
-/// What is sent as `Authorization` under this scheme.
-fn login<'a>(headers: &'a HeaderMap, scheme: &[u8]) -> Option<&'a [u8]> {
-    let sent = headers.get(AUTHORIZATION)?.as_bytes();
+/// What is sent under this scheme.
+fn login<'a>(sent: Option<&'a HeaderValue>, scheme: &[u8]) -> Option<&'a [u8]> {
+    let sent = sent?.as_bytes();
     let (named, sent) = sent.split_at_checked(scheme.len())?;
     named
         .eq_ignore_ascii_case(scheme)

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header;
 use http::request::Parts;
 
+use super::pass::called;
 use crate::answers::respond::Fault;
 use crate::json::Json;
 use crate::limit::Key;
@@ -88,7 +88,10 @@ fn value_of<'p>(value: CallValue<'_>, parts: &'p Parts) -> Result<Option<Cow<'p,
         }
         // That is read above.
         CallValue::Json(_) => return Ok(None),
-        CallValue::Host => header::HOST.as_str(),
+        CallValue::Host => {
+            let name = called(parts).map_err(|fault| fault.message)?;
+            return Ok(name.map(Cow::Owned));
+        }
         CallValue::Header(name) => name,
     };
     let mut lines = parts.headers.get_all(name).iter();
@@ -99,10 +102,7 @@ fn value_of<'p>(value: CallValue<'_>, parts: &'p Parts) -> Result<Option<Cow<'p,
     if named_by_connection(&parts.headers).any(|named| named == name) {
         return Err(format!("Connection names {name}, which would not go on"));
     }
-    Ok(match value {
-        CallValue::Host => line.map(|host| one_host(&host).into()),
-        _ => line,
-    })
+    Ok(line)
 }
 
 /// A value as text: UTF-8, else Latin-1, in which Node and Python send what is not ASCII.
@@ -116,11 +116,4 @@ fn text_of(value: Cow<'_, [u8]>) -> Cow<'_, str> {
             String::from_utf8(bytes).map_or_else(|bad| latin(bad.as_bytes()), Cow::Owned)
         }
     }
-}
-
-/// A host by one of its spellings.
-fn one_host(host: &str) -> String {
-    let host = host.to_ascii_lowercase();
-    let host = host.strip_suffix(":80").unwrap_or(&host);
-    host.trim_end_matches('.').replace(".:", ":")
 }

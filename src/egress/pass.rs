@@ -1,43 +1,106 @@
 //! Which requests are calls of an entry.
 
-use http::header::{self, HeaderName};
+use std::sync::Arc;
+
+use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use subtle::ConstantTimeEq;
 
 use crate::answers::respond::Fault;
-use crate::config::EgressSettings;
+use crate::config::{BaseUrl, EgressSettings, Hosts, one_name};
+use crate::desk::guard::has_password;
 use crate::wire::upstream::wants_websocket;
 
 /// What a caller shows where a way out has a token.
 const TOKEN: HeaderName = HeaderName::from_static("ojs-throttle-token");
 
-/// Refuses what is no call of this entry, and takes its token off.
-pub(super) fn may_pass(entry: &EgressSettings, parts: &mut Parts) -> Result<(), Fault> {
+/// Refuses what is no call of this entry, and takes its token off. Where calls name one of many hosts: by which list, and
+/// where that is.
+pub(super) fn may_pass<'e>(
+    entry: &'e EgressSettings,
+    parts: &mut Parts,
+) -> Result<Option<(&'e Arc<Hosts>, BaseUrl)>, Fault> {
     // The service sees none, wherever it was meant for.
     let sent = parts.headers.remove(TOKEN);
+    let as_proxy = parts.headers.remove(header::PROXY_AUTHORIZATION);
     if let Some(token) = &entry.token {
-        let is_it = sent
-            .as_ref()
-            .is_some_and(|sent| sent.as_bytes().ct_eq(token.expose().as_bytes()).into());
-        if !is_it {
-            let message = match sent {
+        let token = token.expose().as_bytes();
+        let is_sent = |sent: &HeaderValue| sent.as_bytes().ct_eq(token).into();
+        if !sent.as_ref().is_some_and(is_sent) && !has_password(as_proxy.as_ref(), token) {
+            let message = match sent.or(as_proxy) {
                 Some(_) => "this way out takes another token than was sent",
                 None => "this way out takes a token",
             };
-            return Err(Fault::new("unauthorized", message)
-                .hinting("send the entry's token in the header OJS-Throttle-Token"));
+            return Err(Fault::new("unauthorized", message).hinting(
+                "send the entry's token in the header OJS-Throttle-Token, or as the password of the proxy's URL",
+            ));
         }
     }
-    if parts.uri.authority().is_some() {
-        let message = "this is no proxy for any host: the request names one in its first line";
-        return Err(Fault::bad_request(message)
-            .hinting("set this address as the base URL of the service's SDK, and no HTTP_PROXY"));
-    }
+    let named = named(entry, parts)?;
     if wants_websocket(&parts.headers) {
         let message = "no other protocol passes here";
         return Err(Fault::bad_request(message)
             .hinting("open WebSockets with the service itself: they are not limited"));
     }
     parts.headers.remove(header::UPGRADE);
-    Ok(())
+    Ok(named)
+}
+
+/// How a call names its service, by one spelling: in its first line, else by its `Host`.
+///
+/// # Errors
+/// It names none that can be read, or two.
+pub(super) fn called(parts: &Parts) -> Result<Option<String>, Fault> {
+    let name = |text: &[u8]| {
+        let name = std::str::from_utf8(text).ok().and_then(one_name);
+        name.ok_or_else(|| {
+            Fault::bad_request("the host that the call names is none that can be read")
+                .hinting("send the host as the certificate of the service has it")
+        })
+    };
+    let host = parts.headers.get(header::HOST);
+    let host = host.map(|host| name(host.as_bytes())).transpose()?;
+    let Some(line) = parts.uri.authority() else {
+        return Ok(host);
+    };
+    let is_http = matches!(parts.uri.scheme_str(), Some("http" | "https"));
+    if !is_http || line.as_str().contains('@') {
+        let message = "the first line is no URL of http or https, or it has a user";
+        return Err(Fault::bad_request(message)
+            .hinting("call http://HOST/PATH, and send credentials in a header"));
+    }
+    let named = name(line.as_str().as_bytes())?;
+    if host.is_some_and(|host| host != named) {
+        let message = "the first line names another host than the header Host";
+        return Err(Fault::new("host_mismatch", message));
+    }
+    Ok(Some(named))
+}
+
+/// Refuses a call that names another service than it may.
+fn named<'e>(
+    entry: &'e EgressSettings,
+    parts: &Parts,
+) -> Result<Option<(&'e Arc<Hosts>, BaseUrl)>, Fault> {
+    // As a base URL, an upstream has any name.
+    if entry.hosts.is_none() && parts.uri.authority().is_none() {
+        return Ok(None);
+    }
+    let name = called(parts)?.unwrap_or_default();
+    let (found, listed) = match (&entry.hosts, &entry.upstream) {
+        (Some(hosts), _) => {
+            let found = hosts.find(&name).map(|url| Some((hosts, url)));
+            (found, hosts.to_string())
+        }
+        (None, upstream) => {
+            let upstream = upstream.as_ref().map(BaseUrl::authority);
+            let upstream = upstream.unwrap_or_default();
+            let is_it = one_name(&upstream).is_some_and(|of| of == name);
+            (is_it.then_some(None), upstream)
+        }
+    };
+    found.ok_or_else(|| {
+        let message = format!("calls to {name:?} do not go out here: they may go to {listed}");
+        Fault::new("host_not_listed", message)
+    })
 }

@@ -18,6 +18,7 @@ use super::key::Said;
 use super::meter::Meter;
 use super::pass::may_pass;
 use super::redirect::come_back;
+use super::services::Services;
 use super::start::CallStart;
 use crate::answers::body::{self, Body};
 use crate::answers::load::{Load, Service};
@@ -52,7 +53,7 @@ pub struct Egress(Arc<WayOut>);
 pub(super) struct WayOut {
     pub(super) sidecar: Arc<Sidecar>,
     pub(super) name: Arc<str>,
-    upstream: Upstream,
+    services: Services,
     load: Arc<Load>,
     /// How the ids of its calls begin, as those of no other way out do.
     pub(super) ids: String,
@@ -96,9 +97,9 @@ impl Egress {
         sidecar.calling.goes_to(&name, &upstream);
         Egress(Arc::new(WayOut {
             queue: Claim::queue_of_calls(&name),
+            services: Services::new(upstream, Arc::clone(&sidecar.calling.own_ports)),
             sidecar,
             name,
-            upstream,
             load: Arc::default(),
             ids: format!("{}{}-", Claim::CALL_IDS, Uuid::now_v7().simple()),
         }))
@@ -108,7 +109,7 @@ impl Egress {
     pub fn another(&self) -> Egress {
         let of = &*self.0;
         let (sidecar, name) = (Arc::clone(&of.sidecar), Arc::clone(&of.name));
-        Egress::new(sidecar, name, of.upstream.another())
+        Egress::new(sidecar, name, of.services.like.another())
     }
 }
 
@@ -120,16 +121,18 @@ impl WayOut {
             // A name cannot go while the program runs.
             return refuse(&parts, Fault::internal());
         };
-        if self.upstream.has_sent(&parts.headers) {
+        if self.services.like.has_sent(&parts.headers) {
             return refuse(&parts, Fault::comes_round());
         }
-        if let Err(fault) = may_pass(entry, &mut parts) {
-            return refuse(&parts, fault);
-        }
+        let to = may_pass(entry, &mut parts).and_then(|named| self.services.of(named));
+        let to = match to {
+            Ok(to) => to,
+            Err(fault) => return refuse(&parts, fault),
+        };
         let id = respond::request_id(&parts.headers);
-        match boxed(|| self.send(entry, parts, body)).await {
+        match boxed(|| self.send(entry, &to, parts, body)).await {
             Ok(mut reply) => {
-                come_back(&mut reply, &entry.upstream);
+                come_back(&mut reply, to.target().url());
                 reply
             }
             Err(fault) => fault.reply(id),
@@ -139,6 +142,7 @@ impl WayOut {
     async fn send(
         &self,
         entry: &EgressSettings,
+        to: &Upstream,
         mut parts: Box<Parts>,
         body: Incoming,
     ) -> Result<Response<Body>, Fault> {
@@ -183,7 +187,7 @@ impl WayOut {
             };
             let request = Box::new(Request::from_parts(*head, sent));
             // Boxed: otherwise each call that waits would keep memory for what comes after its start.
-            let (again, (answer, start)) = boxed(|| self.try_once(request, start, entry)).await;
+            let (again, (answer, start)) = boxed(|| self.try_once(to, request, start, entry)).await;
             let again = again.filter(|_| may_repeat);
             let again = again.map(|from| from.max(self.backs_off(entry.retry - left)));
             let Some(at) = again.filter(|at| *at < deadline) else {
@@ -229,6 +233,7 @@ impl WayOut {
     /// then, whoever hears it. For `lease` at most.
     async fn try_once(
         &self,
+        to: &Upstream,
         request: Box<Request<RequestBody>>,
         mut start: Option<CallStart>,
         entry: &EgressSettings,
@@ -248,7 +253,7 @@ impl WayOut {
         }
         let now = Instant::now();
         let (_here, gone) = oneshot::channel::<()>();
-        let (sidecar, upstream) = (Arc::clone(&self.sidecar), self.upstream.clone());
+        let (sidecar, upstream) = (Arc::clone(&self.sidecar), to.clone());
         let name = Arc::clone(&self.name);
         let sending = boxed(|| async move {
             let given_up = async {
@@ -272,22 +277,22 @@ impl WayOut {
         let reply = match sent {
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
-                let fault = self.failed(&error.into(), repeat);
+                let fault = self.failed(to, &error.into(), repeat);
                 return (None, (Err(fault), start));
             }
             Ok(reply) => reply,
             Err(error) => {
-                let is_sent = !matches!(&error, SendError::Backend(UpstreamError::Unreachable(_)));
-                let unsent = start.as_mut().filter(|_| !is_sent);
-                unsent
-                    .and_then(|start| start.meter.as_mut())
-                    .map(Meter::was_not_sent);
-                let again = repeat == Repeat::Safe && matches!(error, SendError::Backend(_));
-                let fault = self.failed(&error, repeat);
+                let is_unsent = matches!(&error, SendError::Backend(error) if !error.in_doubt());
+                if let Some(meter) = meter_of(&mut start).filter(|_| is_unsent) {
+                    meter.was_not_sent();
+                }
+                let may_help = matches!(&error, SendError::Backend(error) if !error.is_refused());
+                let again = repeat == Repeat::Safe && may_help;
+                let fault = self.failed(to, &error, repeat);
                 return (again.then_some(now), (Err(fault), start));
             }
         };
-        if let Some(meter) = start.as_mut().and_then(|start| start.meter.as_mut()) {
+        if let Some(meter) = meter_of(&mut start) {
             meter.answered(reply.status(), reply.headers());
         }
         let again = self.again(&reply, entry.vendor, repeat, now);
@@ -333,7 +338,7 @@ impl WayOut {
     }
 
     /// The service gave no reply.
-    fn failed(&self, error: &SendError, repeat: Repeat) -> Fault {
+    fn failed(&self, to: &Upstream, error: &SendError, repeat: Repeat) -> Fault {
         Fault::sending(error, |error| {
             let why = error.said_of("the service", "egress");
             if error.in_doubt() && repeat == Repeat::Harmful {
@@ -343,7 +348,17 @@ impl WayOut {
                     .hinting("ask the service whether it has, before the call is made again")
                     .with_header(SHOULD_RETRY, "false");
             }
-            let address = format!("{:?}: ", self.upstream.target());
+            if let UpstreamError::Closed(address) = error {
+                let message = format!(
+                    "{:?} has the address {address}, which is not public; in its entry allow = [\"{address}\"] opens it",
+                    to.target()
+                );
+                return Fault::new("address_refused", message);
+            }
+            if matches!(error, UpstreamError::LeadsBack) {
+                return Fault::new("loop_detected", format!("{why}: {:?}", to.target()));
+            }
+            let address = format!("{:?}: ", to.target());
             let (code, at) = match error {
                 // What connects names the address by itself.
                 UpstreamError::Unreachable(_) => ("service_unreachable", ""),
@@ -391,6 +406,10 @@ impl CallBody {
             CallBody::Stream(_) => None,
         }
     }
+}
+
+fn meter_of(start: &mut Option<CallStart>) -> Option<&mut Meter> {
+    start.as_mut()?.meter.as_mut()
 }
 
 /// Whether a body is as it is read.

@@ -51,12 +51,26 @@ impl Net {
 
     /// Opens a connection to the first address of `host` that answers.
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Stream> {
+        let found = self.look_up(host, port).await?;
+        self.open(found).await
+    }
+
+    /// All addresses of `host`, in the order in which to try them.
+    pub async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         match self {
-            Net::Tcp => {
-                let found = names::addresses(host, port).await?;
-                dial::open(found.into_iter()).await.map(Stream::Tcp)
+            Net::Tcp => names::addresses(host, port).await,
+            Net::Sim(network) => Ok(network.look_up(host, port)),
+        }
+    }
+
+    /// Opens a connection to the first of these that answers, and to no other address.
+    pub async fn open(&self, addresses: Vec<SocketAddr>) -> io::Result<Stream> {
+        match self {
+            Net::Tcp => dial::open(addresses.into_iter()).await.map(Stream::Tcp),
+            Net::Sim(network) => {
+                let port = addresses.first().map_or(0, SocketAddr::port);
+                network.connect(port).await.map(Stream::Sim)
             }
-            Net::Sim(network) => network.connect(port).await.map(Stream::Sim),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! A network inside one process for simulated time: ports are channels, connections are pipes. The part that belongs
 //! to one simulated process ([`Network::process`]) can be cut off as if that process was killed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,11 +17,14 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 const PIPE: usize = 64 * 1024;
 
 type Ports = HashMap<u16, mpsc::UnboundedSender<DuplexStream>>;
+/// What look-ups of a name find, one after the other.
+type Names = HashMap<String, VecDeque<Vec<IpAddr>>>;
 
 /// All ports, by number, as one process sees them.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
     ports: Arc<Mutex<Ports>>,
+    names: Arc<Mutex<Names>>,
     life: CancellationToken,
 }
 
@@ -46,6 +49,7 @@ impl Network {
     pub fn process(&self) -> Network {
         Network {
             ports: Arc::clone(&self.ports),
+            names: Arc::clone(&self.names),
             life: CancellationToken::new(),
         }
     }
@@ -76,6 +80,26 @@ impl Network {
             incoming,
             life: self.life.clone(),
         })
+    }
+
+    /// Has look-ups of `host` find these, one after the other, and then again from the first.
+    pub fn name(&self, host: &str, found: impl IntoIterator<Item = Vec<IpAddr>>) {
+        let found = found.into_iter().collect();
+        self.names.lock().insert(host.to_owned(), found);
+    }
+
+    /// The addresses of `host`; what was given none is this host, as each port is.
+    pub fn look_up(&self, host: &str, port: u16) -> Vec<SocketAddr> {
+        let mut names = self.names.lock();
+        let found = names.get_mut(host).and_then(|of| {
+            of.rotate_left(1);
+            of.back().cloned()
+        });
+        let literal = || vec![host.parse().unwrap_or(Ipv4Addr::LOCALHOST.into())];
+        let found = found.unwrap_or_else(literal).into_iter();
+        found
+            .map(|address| SocketAddr::new(address, port))
+            .collect()
     }
 
     /// Connects to a bound port.

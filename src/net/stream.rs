@@ -41,6 +41,15 @@ impl Stream {
         }
     }
 
+    /// Whether it leads to one of these ports of this host.
+    pub fn leads_to(&self, ports: &[u16]) -> bool {
+        let Stream::Tcp(socket) = self else {
+            return false;
+        };
+        matches!((socket.local_addr(), socket.peer_addr()), (Ok(own), Ok(peer))
+            if own.ip() == peer.ip() && ports.contains(&peer.port()))
+    }
+
     /// What the two ends agreed on; `None`: they speak without TLS.
     pub fn agreed(&self) -> Option<&CommonState> {
         match self {

@@ -190,10 +190,14 @@ const LISTS: [(&str, Same); 5] = [
 ];
 
 /// What a listener for calls was made of at the start.
-const LISTENERS: [(&str, Same); 4] = [
+const LISTENERS: [(&str, Same); 5] = [
     ("egress.name", |a, b| is_same(a, b, |of| &of.name)),
     ("egress.listen", |a, b| is_same(a, b, |of| &of.listen)),
     ("egress.upstream", |a, b| is_same(a, b, |of| &of.upstream)),
+    ("egress.scheme", |a, b| {
+        let scheme = |of: &EgressSettings| of.hosts.as_ref().map(|hosts| hosts.tls);
+        a.egress.iter().map(scheme).eq(b.egress.iter().map(scheme))
+    }),
     ("egress.ca_file", |a, b| is_same(a, b, |of| &of.ca_file)),
 ];
 

@@ -17,7 +17,7 @@ use super::reload::{self, Following, LogLevel, Reload};
 use super::storage;
 use super::surroundings::{Env, Stop};
 use crate::admin::Admin;
-use crate::config::{self, Settings};
+use crate::config::{self, BaseUrl, Settings};
 use crate::desk::{BackendFacts, Proxy, ProxySettings, Sidecar};
 use crate::egress::Egress;
 use crate::inquiry::adopt;
@@ -122,6 +122,9 @@ impl Running {
         let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings)).via(&name);
         let reload = Reload::new(Arc::clone(&sidecar), env.reset);
         let egress = bind_egress(&env, &settings, &sidecar, &name).await?;
+        let listeners = egress.iter().map(|(of, _)| of).chain(&data).chain([&admin]);
+        // Nobody else sets them.
+        let _first = sidecar.calling.own_ports.set(ports(listeners));
         Ok(Running {
             env,
             egress,
@@ -291,6 +294,11 @@ impl Running {
     }
 }
 
+fn ports<'l>(of: impl Iterator<Item = &'l Listener>) -> Vec<u16> {
+    of.filter_map(|of| Some(of.local_addr().ok()?.port()))
+        .collect()
+}
+
 /// Waits until nothing is left to do, for [`CLOSING`] at most.
 async fn close(mut tasks: JoinSet<()>, serving: &TaskTracker, sidecar: &Sidecar, stop: &Stop) {
     let closed = async {
@@ -398,7 +406,13 @@ pub(crate) fn egress_target(entry: &config::EgressSettings) -> anyhow::Result<Ta
         ca: entry.ca_file.clone(),
         ..ClientFiles::default()
     };
-    let target = Target::new(entry.upstream.clone(), files);
+    // Where calls name the service, this is no address: the target says how one is called.
+    let url = entry.upstream.clone().unwrap_or_else(|| BaseUrl {
+        tls: entry.hosts.as_ref().is_some_and(|hosts| hosts.tls),
+        host: "hosts.invalid".to_owned(),
+        ..BaseUrl::default()
+    });
+    let target = Target::new(url, files);
     target.with_context(|| format!("egress {:?}", entry.name))
 }
 

@@ -21,7 +21,13 @@ const SERVED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 pub(super) fn check(head: &Parts) -> Result<(), Fault> {
     if matches!(head.method, Method::CONNECT | Method::TRACE) {
         let message = format!("{} is not served here", head.method);
-        return Err(Fault::not_allowed(SERVED, message).closing());
+        let fault = Fault::not_allowed(SERVED, message).closing();
+        return Err(match head.method {
+            Method::CONNECT => fault.hinting(
+                "nothing is tunnelled here: give the SDK the http:// endpoint, or this address as its base URL",
+            ),
+            _ => fault,
+        });
     }
     let headers = &head.headers;
     let (mut hosts, mut logins, mut tenants) = (0, 0, 0);

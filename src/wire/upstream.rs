@@ -1,6 +1,7 @@
 //! Calls the backend. Each thread keeps idle connections of its own. Heads are cleaned on both sides, replies are read
 //! whole or streamed, and one question decides whether a call may be made again: was it written?
 
+mod addresses;
 mod base_url;
 mod body;
 mod call;
@@ -15,6 +16,7 @@ mod pool;
 mod reply_body;
 mod target;
 
+pub use addresses::AddressRange;
 pub use base_url::BaseUrl;
 pub use body::{BodyError, NotCollected, RequestBody, collect};
 pub use call::{Call, CallBounds, ECHO, FEW_HEADER_LINES, HEADER_LINES, IDENTITY, Reply};
@@ -23,5 +25,6 @@ pub use error::{SendError, UpstreamError};
 pub use gate::{WakeGate, hold};
 
 pub use headers::{detached, named_by_connection, strip_hop_by_hop, wants_websocket};
+pub use pool::CalledByName;
 pub use reply_body::ReplyBody;
 pub use target::{BadTarget, Path, Target};

@@ -104,6 +104,7 @@ async fn all_spellings_of_a_host_are_one_key() {
         "SHOP.example",
         "shop.example.",
         "shop.example:80",
+        "shop.example:443",
         "Shop.Example.:80",
     ] {
         let host = format!("Host: {same}");

@@ -71,8 +71,12 @@ async fn what_is_no_call_of_the_entry_is_refused_with_a_hint() {
     let (net, to) = (&world.net, world.caller.addr);
     let known = "OJS-Throttle-Token: open-sesame\r\n";
     for (call, status, word) in [
-        ("CONNECT a:443 HTTP/1.1\r\nHost: a\r\n", 405, "CONNECT"),
-        ("GET http://a/ HTTP/1.1\r\nHost: a\r\n", 400, "base URL"),
+        (
+            "CONNECT a:443 HTTP/1.1\r\nHost: a\r\n",
+            405,
+            "http:// endpoint",
+        ),
+        ("GET http://a/ HTTP/1.1\r\nHost: a\r\n", 403, "base URL"),
         (
             "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade, close\r\n",
             400,

@@ -35,11 +35,19 @@ codes! {
     /// - a head that is no HTTP/1.1, such as a path or query with a raw `"`, `<` or space;
     /// - text behind the JSON, or JSON deeper than 64 (not in an ACK, nack or heartbeat).
     BAD_REQUEST "invalid_request": "mend what the message names: as it is, it is refused again";
+    /// A call through `[[egress]]` names one host in its first line and another one in `Host`.
+    BAD_REQUEST "host_mismatch": "name the same host in both, as HTTP clients do by themselves";
     /// Looking at an admin port that others reach, without the control token; a call without the token of its `[[egress]]`. `WWW-Authenticate` lets a browser ask for it.
     UNAUTHORIZED "unauthorized":
         "send server.control_token, as Authorization: Bearer or as the password that a browser asks for";
     /// Changing limits or keys without the right to. The chapter `security` says who may.
     FORBIDDEN "forbidden": "send the control token: Authorization: Bearer and the text of server.control_token";
+    /// A call through `[[egress]]` names a host that its entry does not. The message says which ones it does.
+    FORBIDDEN "host_not_listed":
+        "call what the entry names, by a whole URL or by Host; with `upstream`, this port is the SDK's base URL";
+    /// A call through `[[egress]]` names a listed host, and that has an address which is not public. Nothing was sent.
+    FORBIDDEN "address_refused":
+        "look whether the name is right; where calls may go to that address, write it in `allow` of the entry";
     /// A key that nothing has named and that uses nothing; `_queue:NAME`; a DELETE of what is not set; a path or a job
     /// that there is not.
     NOT_FOUND "not_found": "look at the path; GET /ojs/v1/rate-limits lists the keys there are";
@@ -118,7 +126,7 @@ codes! {
     /// first manifest.
     GATEWAY_TIMEOUT "backend_timeout":
         "look why the backend is slow; server.upstream_timeout is how long it may take";
-    /// A request or a call came back to the sidecar that had sent it on.
+    /// A request or a call came back to the sidecar that had sent it on, or would have.
     LOOP_DETECTED "loop_detected":
         "server.upstream, or `upstream` of the entry, leads back to this sidecar: let it name what is behind it";
 }

@@ -15,6 +15,7 @@ use memchr::memmem;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+use super::base_url::BaseUrl;
 use super::body::{NotCollected, RequestBody, collect};
 use super::call::{Call, CallBounds, ECHO, FEW_HEADER_LINES, HEADER_LINES, IDENTITY, Reply};
 use super::coding;
@@ -23,9 +24,9 @@ use super::gate::at_once;
 use super::headers::{SpecialHeaders, says_length, strip_hop_by_hop, wants_websocket};
 use super::link::{BUFFER as HEAD, ExchangeFailure, HttpLink, Patience};
 use super::outage::Outage;
-use super::pool::ConnectionPool;
+use super::pool::{CalledByName, ConnectionPool};
 use super::reply_body::ReplyBody;
-use super::target::Target;
+use super::target::{BadTarget, Target};
 use crate::boxed::boxed;
 use crate::tick;
 use crate::traces;
@@ -51,6 +52,7 @@ impl Upstream {
     pub fn new(target: Target, net: Net, limits: CallBounds) -> Upstream {
         Upstream(Arc::new(ConnectionPool {
             target,
+            called: None,
             net,
             limits,
             via: None,
@@ -76,6 +78,12 @@ impl Upstream {
         self
     }
 
+    /// Whether it calls the service of a way out.
+    fn is_egress(&self) -> bool {
+        let outage = self.0.outage.as_ref();
+        outage.is_some_and(|outage| outage.egress().is_some())
+    }
+
     /// Opens a connection as for a request, and ends it.
     ///
     /// # Errors
@@ -86,19 +94,33 @@ impl Upstream {
 
     /// Calls this backend from another thread, with connections of its own.
     pub fn another(&self) -> Upstream {
-        self.saying(self.0.via.clone())
+        self.like(self.0.target.clone(), None, self.0.via.clone())
+    }
+
+    /// Calls the host at `url`, which calls name, as this service is called; over the same TLS if it speaks it.
+    ///
+    /// # Errors
+    /// No certificate can bear the name.
+    pub fn at(&self, url: BaseUrl, called: CalledByName) -> Result<Upstream, BadTarget> {
+        let target = self.0.target.at(url)?;
+        Ok(self.like(target, Some(called), self.0.via.clone()))
     }
 
     /// Says in each message that it came through a proxy, in requests under this name (RFC 9110, 7.6.3): by that a
     /// request is known that comes round again.
     pub fn via(&self, name: &str) -> Upstream {
         // What can stand in no header is no name.
-        self.saying(HeaderValue::try_from(format!("1.1 {name}")).ok())
+        let via = HeaderValue::try_from(format!("1.1 {name}")).ok();
+        self.like(self.0.target.clone(), None, via)
     }
 
-    fn saying(&self, via: Option<HeaderValue>) -> Upstream {
+    fn like(
+        &self,
+        target: Target,
+        called: Option<CalledByName>,
+        via: Option<HeaderValue>,
+    ) -> Upstream {
         let ConnectionPool {
-            target,
             net,
             limits,
             outage,
@@ -106,7 +128,8 @@ impl Upstream {
             ..
         } = &*self.0;
         Upstream(Arc::new(ConnectionPool {
-            target: target.clone(),
+            target,
+            called,
             net: net.clone(),
             limits: *limits,
             via,
@@ -198,9 +221,7 @@ impl Upstream {
         request: Box<Request<RequestBody>>,
         time: Duration,
     ) -> Result<ReplyHead, SendError> {
-        let outage = self.0.outage.as_ref();
-        let is_calls = outage.is_some_and(|outage| outage.egress().is_some());
-        let path = (!is_calls).then(|| request.uri().path());
+        let path = (!self.is_egress()).then(|| request.uri().path());
         let span = traces::upstream(request.method(), self.0.target.host(), path);
         let exchange = pin!(self.exchange_once(request, time));
         let answer = traces::within(&span, exchange).await;
@@ -256,7 +277,7 @@ impl Upstream {
     }
 
     /// Sends a request and returns the head of its reply; bodies stream both ways. Both heads are cleaned of
-    /// hop-by-hop headers, and `Host` becomes the backend's. A request for another protocol keeps its `Upgrade`; see
+    /// hop-by-hop headers, and `Host` becomes the backend's, unless a call names its service by a whole URL. A request for another protocol keeps its `Upgrade`; see
     /// [`ReplyBody`] for its reply.
     ///
     /// # Errors
@@ -306,6 +327,7 @@ impl Upstream {
         let Some(outage) = &self.0.outage else { return };
         match error {
             Some(UpstreamError::TooLarge(_) | UpstreamError::Unreadable(_)) => {}
+            Some(error) if error.is_refused() => {}
             Some(error) => outage.failed(error),
             None => outage.answered(),
         }
@@ -348,6 +370,8 @@ impl Upstream {
         seen: SpecialHeaders,
     ) -> Result<(), UpstreamError> {
         let asked = std::mem::take(request.uri_mut());
+        // What names the service by itself may be signed.
+        let is_named = self.0.called.is_some() || self.is_egress() && asked.authority().is_some();
         *request.uri_mut() = self.0.target.line(asked).map_err(unsendable)?;
         *request.version_mut() = Version::HTTP_11;
         let headers = request.headers_mut();
@@ -361,6 +385,7 @@ impl Upstream {
         let host = self.0.target.authority();
         // Replaced in place, because inserting could grow the map first.
         match headers.get_mut(header::HOST) {
+            Some(_) if is_named => {}
             Some(theirs) => *theirs = host,
             None => drop(headers.insert(header::HOST, host)),
         }

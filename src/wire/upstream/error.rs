@@ -1,5 +1,6 @@
 //! Why the backend did not answer, and whether it may have acted.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use rustls::CertificateError;
@@ -16,6 +17,12 @@ pub enum UpstreamError {
     /// The request may have been carried out; its reply did not come in time.
     #[error("the backend did not answer within {:?}", rounded(*.0))]
     Timeout(Duration),
+    /// The service that the call names has an address to which no call may go. Nothing left.
+    #[error("the backend has the address {0}, which is not public")]
+    Closed(IpAddr),
+    /// The service that the call names is a port of this program. Nothing left.
+    #[error("the backend is this program itself")]
+    LeadsBack,
     /// The reply is larger than we read.
     #[error("the backend's reply is larger than {0} bytes")]
     TooLarge(usize),
@@ -33,7 +40,12 @@ fn rounded(time: Duration) -> Duration {
 impl UpstreamError {
     /// Whether the backend may have carried the call out.
     pub fn in_doubt(&self) -> bool {
-        !matches!(self, UpstreamError::Unreachable(_))
+        !self.is_refused() && !matches!(self, UpstreamError::Unreachable(_))
+    }
+
+    /// Whether the call was not let go there, so that it says nothing of whether somebody answers.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, UpstreamError::Closed(_) | UpstreamError::LeadsBack)
     }
 
     /// What it says, where something else than the backend was called: `who` it was, and the table of its settings.

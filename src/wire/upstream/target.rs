@@ -92,7 +92,7 @@ impl Target {
         let config = match url.tls {
             true => {
                 let config = ClientTls::new(files, PlatformRoots::Always, PROTOCOLS)?;
-                Some(config)
+                Some(Arc::new(config))
             }
             false => None,
         };
@@ -112,11 +112,17 @@ impl Target {
             .map_err(|why| BadTarget::Url(text.to_owned(), why))?;
         let mut config = config?;
         config.alpn_protocols = PROTOCOLS.iter().map(|name| name.to_vec()).collect();
-        let config = url.tls.then(|| ClientTls::fixed(config));
+        let config = url.tls.then(|| Arc::new(ClientTls::fixed(config)));
         Target::speaking(url, config)
     }
 
-    fn speaking(url: BaseUrl, config: Option<ClientTls>) -> Result<Target, BadTarget> {
+    /// The server at `url`, over the same TLS.
+    pub(super) fn at(&self, url: BaseUrl) -> Result<Target, BadTarget> {
+        let config = self.tls.as_ref().map(|tls| Arc::clone(&tls.config));
+        Target::speaking(url, config)
+    }
+
+    fn speaking(url: BaseUrl, config: Option<Arc<ClientTls>>) -> Result<Target, BadTarget> {
         let authority = HeaderValue::from_str(&url.authority())
             .map_err(|_| BadTarget::Url(url.to_string(), "its host is no header value".into()))?;
         let tls = config
@@ -137,6 +143,11 @@ impl Target {
         let url = text.parse();
         let url = url.map_err(|why| BadTarget::Url(text.to_owned(), why))?;
         Target::new(url, ClientFiles::default())
+    }
+
+    /// Its address.
+    pub fn url(&self) -> &BaseUrl {
+        &self.url
     }
 
     /// The host, without brackets.
@@ -178,14 +189,11 @@ impl Target {
 }
 
 impl Tls {
-    fn new(host: &str, config: ClientTls) -> Result<Tls, BadTarget> {
+    fn new(host: &str, config: Arc<ClientTls>) -> Result<Tls, BadTarget> {
         let unnamed = "no name that a certificate can bear";
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| BadTarget::Url(host.to_owned(), unnamed.into()))?;
-        Ok(Tls {
-            config: Arc::new(config),
-            name,
-        })
+        Ok(Tls { config, name })
     }
 
     /// For a connection that begins.

@@ -1,0 +1,172 @@
+//! Reads `hosts` of an `[[egress]]`: the services that calls may name, and the addresses that these may have.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use super::patterns::texts;
+use super::reader::{Reported, TomlTable};
+use ojs_policy::Template;
+use ojs_policy::fields::Fields as _;
+use ojs_wire::upstream::{AddressRange, BaseUrl};
+
+/// So many are named where a call is refused.
+const SHOWN: usize = 10;
+const EXAMPLES: &str =
+    "write a host such as \"api.example.com\", \"*.example.com\" or \"10.0.0.7:8443\"";
+
+/// The services that calls may name.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Hosts {
+    /// By [`one_name`], with the port in any case, and some with `*.` before it.
+    names: BTreeSet<String>,
+    /// Whether they speak TLS.
+    pub tls: bool,
+    /// Addresses that they may have beside public ones.
+    pub allow: Arc<[AddressRange]>,
+}
+
+impl Hosts {
+    /// Where calls to this name go; `None`: nowhere. It is as [`one_name`] writes it.
+    pub fn find(&self, name: &str) -> Option<BaseUrl> {
+        let name = with_port(name, self.tls);
+        let mut dots = name.match_indices('.');
+        let is_below = |(at, _)| {
+            let end = name.get(at..);
+            end.is_some_and(|end| self.names.contains(&["*", end].concat()))
+        };
+        let is_listed = self.names.contains(&name) || dots.any(is_below);
+        is_listed.then(|| self.url(&name)).flatten()
+    }
+
+    /// Where calls to the names go that stand there whole.
+    pub fn urls(&self) -> impl Iterator<Item = BaseUrl> {
+        let whole = self.names.iter().filter(|name| !name.starts_with('*'));
+        whole.filter_map(|name| self.url(name))
+    }
+
+    fn url(&self, name: &str) -> Option<BaseUrl> {
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://{name}").parse().ok()
+    }
+}
+
+/// Each with its port.
+impl fmt::Display for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: Vec<&str> = self.names.iter().take(SHOWN).map(|name| &**name).collect();
+        write!(f, "{}", shown.join(", "))?;
+        match self.names.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// A host with its port as all spellings of it are written here: in small letters, without a dot at the end, and without
+/// the port where that is 80 or 443. `None`: it is no host.
+pub fn one_name(authority: &str) -> Option<String> {
+    let url: BaseUrl = format!("http://{authority}").parse().ok()?;
+    let host = url.host.to_ascii_lowercase();
+    let host = host.strip_suffix('.').unwrap_or(&host);
+    let of_names = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
+    let is_label = |label: &str| !label.is_empty() && label.bytes().all(of_names);
+    let host = match host.parse::<IpAddr>() {
+        Ok(address) => address.to_string(),
+        Err(_) if host.split('.').all(is_label) => host.to_owned(),
+        Err(_) => return None,
+    };
+    let is_plain =
+        url.base.is_empty() && authority.starts_with('[') == host.parse::<Ipv6Addr>().is_ok();
+    let tls = url.port == 443;
+    is_plain.then(|| BaseUrl { tls, host, ..url }.authority())
+}
+
+/// A name as [`one_name`] writes it, with its port in any case.
+fn with_port(name: &str, tls: bool) -> String {
+    let has_port = name.rsplit(']').next().is_some_and(|end| end.contains(':'));
+    match has_port {
+        true => name.to_owned(),
+        false => format!("{name}:{}", if tls { 443 } else { 80 }),
+    }
+}
+
+/// Warns where a 429 of one host would stop the calls to others.
+pub(super) fn warn_of_one_key(table: &mut TomlTable<'_>, hosts: &Hosts, key: &Template) {
+    let is_star = |name: &String| name.starts_with('*');
+    let are_many = hosts.names.len() > 1 || hosts.names.iter().any(is_star);
+    if are_many && !key.as_str().contains("{host}") {
+        let title = "all hosts have one key: a 429 of one stops the calls to all of them";
+        let hint = "write {host} into the key, such as \"shop:{host}\"";
+        table.warn(&table.span, title, hint);
+    }
+}
+
+/// Reads `hosts` and what stands with it; `None`: there is no `hosts`, or it is wrong, which was reported.
+pub(super) fn hosts(table: &mut TomlTable<'_>) -> Option<Arc<Hosts>> {
+    let found = table.get("hosts");
+    let tls = table.word_or("scheme", true, &[("https", true), ("http", false)]);
+    let allow = table.get("allow");
+    let allow = allow.map(|allow| texts(table, &allow).ok_or(Reported));
+    let is_read = !matches!(allow, Some(Err(Reported)));
+    let allow = allow.and_then(Result::ok);
+    let allow = allow.into_iter().flatten().filter_map(|range| {
+        let read = range.text.parse();
+        let title = format!("`egress.allow` cannot have {:?}", range.text);
+        read.map_err(|hint: String| table.error(&range.span, title, hint))
+            .ok()
+    });
+    let allow = allow.collect();
+    let Some(found) = found else {
+        for (name, is_read) in [("scheme", true), ("allow", is_read)] {
+            if table.has(name) && is_read && !table.is_reported(name) {
+                let hint = "take it out: the URL of `upstream` says where calls go";
+                table.refuse(name, "is for `hosts`", hint);
+            }
+        }
+        return None;
+    };
+    if table.has("upstream") {
+        let hint = "an entry has one of them: one service, or those that calls name";
+        table.refuse("hosts", "stands beside `upstream`", hint);
+    }
+    let written = texts(table, &found)?;
+    if written.is_empty() {
+        table.refuse("hosts", "names nobody", EXAMPLES);
+    }
+    let names = written.iter().filter_map(|written| {
+        let title = format!("`egress.hosts` cannot have {:?}", written.text);
+        listed(&written.text, tls)
+            .map_err(|hint| table.error(&written.span, title, hint))
+            .ok()
+    });
+    let names = names.collect();
+    Some(Arc::new(Hosts { names, tls, allow }))
+}
+
+/// What stands in the list, by one spelling.
+///
+/// # Errors
+/// What would be right.
+fn listed(text: &str, tls: bool) -> Result<String, &'static str> {
+    let (star, rest) = match text.strip_prefix("*.") {
+        Some(rest) => ("*.", rest),
+        None => ("", text),
+    };
+    let name = one_name(rest).ok_or(EXAMPLES)?;
+    let host = name.split(':').next().unwrap_or_default();
+    let is_address = name.starts_with('[') || host.parse::<IpAddr>().is_ok();
+    let last = host.rsplit('.').next().unwrap_or_default();
+    let is_number = last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit());
+    if !star.is_empty() && (is_address || !host.contains('.')) {
+        return Err("write two names at least after the star: this would be far too many hosts");
+    }
+    if !is_address && is_number {
+        return Err("write an address as four numbers: this is one in another spelling");
+    }
+    if rest.ends_with(if tls { ":80" } else { ":443" }) {
+        return Err("leave that port out, or write the `scheme` that is spoken on it");
+    }
+    Ok([star, &with_port(&name, tls)].concat())
+}

@@ -1,0 +1,475 @@
+//! Calls that name one of many hosts, in a simulated network with names of its own.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ojs_throttle::net::{Net, sim};
+
+use super::prelude::*;
+use super::raw;
+use crate::sidecar::simulated::{Sidecar, Start};
+
+/// An address of nobody's.
+const PUBLIC: &str = "93.184.215.14";
+
+struct World {
+    net: Net,
+    network: sim::Network,
+    sidecar: Sidecar,
+}
+
+impl World {
+    /// Without a backend, and with this entry.
+    async fn start(entry: &str) -> World {
+        let network = sim::Network::default();
+        let net = Net::Sim(network.clone());
+        let entry = format!("[[egress]]\nname = 'out'\nlisten = '127.0.0.1:0'\n{entry}\n");
+        let sidecar = Start::before(&net, "http://127.0.0.1:9", &entry)
+            .start()
+            .await;
+        World {
+            net,
+            network,
+            sidecar,
+        }
+    }
+
+    fn name(&self, host: &str, found: &[&[&str]]) {
+        let address = |text: &&str| text.parse::<IpAddr>().unwrap();
+        let found = found.iter().map(|of| of.iter().map(address).collect());
+        self.network.name(host, found);
+    }
+
+    async fn vendor(&self, port: u16, answer: fn() -> Answer) -> Vendor {
+        let at = SocketAddr::from(([127, 0, 0, 1], port));
+        Vendor::within(&self.net, at, move |_| answer()).await
+    }
+
+    /// How many connections came to this port.
+    async fn listens(&self, port: u16) -> Arc<AtomicUsize> {
+        let at = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut listener = self.net.bind(at).await.unwrap();
+        let seen = Arc::<AtomicUsize>::default();
+        let counts = Arc::clone(&seen);
+        tokio::spawn(async move {
+            while listener.accept().await.is_ok() {
+                counts.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        seen
+    }
+
+    /// The answer to a call with this first line and `Host`.
+    async fn said(&self, first: &str, host: &str) -> String {
+        let call = format!("GET {first} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        raw(&self.net, self.sidecar.egress[0], &call).await
+    }
+
+    async fn status(&self, first: &str, host: &str) -> String {
+        status(&self.said(first, host).await)
+    }
+}
+
+fn status(reply: &str) -> String {
+    reply.get(9..12).unwrap_or_default().to_owned()
+}
+
+fn has(reply: &str, status: u16, code: &str) {
+    let code = format!("\"code\":\"{code}\"");
+    assert_eq!(self::status(reply), status.to_string(), "{reply}");
+    assert!(reply.contains(&code), "{reply}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_five_hundred_hosts_has_a_key_of_its_own() {
+    let world = World::start(
+        "hosts = ['*.myshopify.com']\nkey = 'shop:{host}'\nrate = { limit = 3, period = '1h' }\non_limit = 'reject'",
+    )
+    .await;
+    let vendor = world.vendor(443, Answer::ok).await;
+    for nth in 0..500 {
+        let name = format!("s{nth}.myshopify.com");
+        world.name(&name, &[&[PUBLIC]]);
+        let [large, dot, port] = [
+            format!("S{nth}.MyShopify.com"),
+            format!("{name}."),
+            format!("{name}:443"),
+        ];
+        // Three spellings and two ways, and one limit.
+        assert_eq!(
+            world
+                .status(&format!("http://{large}/a?b=%2F"), &large)
+                .await,
+            "200"
+        );
+        assert_eq!(world.status("/b", &dot).await, "200");
+        assert_eq!(
+            world.status(&format!("https://{name}/c"), &port).await,
+            "200"
+        );
+        let refused = world.said("/d", &name).await;
+        assert_eq!(status(&refused), "429");
+        assert!(
+            refused.contains(&format!("ojs-throttle-limited: shop:{name}\r\n")),
+            "{refused}"
+        );
+        let calls = vendor.calls();
+        let calls = &calls[3 * nth..];
+        assert_eq!(calls.len(), 3);
+        for (call, (target, host)) in
+            calls
+                .iter()
+                .zip([("/a?b=%2F", large), ("/b", dot), ("/c", port)])
+        {
+            assert_eq!((call.target(), call.header("host")), (target, Some(&*host)));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_is_of_the_entry_and_nothing_of_the_proxy_goes_on() {
+    let world = World::start("hosts = ['*.a.example:8443', 'b.example', '10.0.0.7:8443', '[fd00::7]']\nscheme = 'http'\nkey = '{host}'\nconcurrency = 9").await;
+    let (odd, plain) = (
+        world.vendor(8443, Answer::ok).await,
+        world.vendor(80, Answer::ok).await,
+    );
+    for name in ["x.a.example", "b.example"] {
+        world.name(name, &[&[PUBLIC]]);
+    }
+    for (host, want) in [
+        ("x.a.example:8443", "200"),
+        ("x.a.example", "403"),
+        ("b.example:80", "200"),
+        ("B.example.", "200"),
+        ("b.example:8443", "403"),
+        ("10.0.0.7:8443", "200"),
+        ("10.0.0.7", "403"),
+        ("[FD00:0::7]", "200"),
+        ("y.b.example", "403"),
+        ("a.example:8443", "403"),
+        ("xa.example:8443", "403"),
+    ] {
+        assert_eq!(world.status("/", host).await, want, "{host}");
+    }
+    assert_eq!((odd.calls().len(), plain.calls().len()), (2, 3));
+    let call = "PUT http://b.example/x HTTP/1.1\r\nHost: b.example\r\nProxy-Connection: keep-alive\r\nProxy-Authorization: Basic eDp5\r\n\
+                Authorization: AWS4-HMAC-SHA256 x\r\nX-Hop: 1\r\nConnection: close, x-hop\r\nContent-Length: 1\r\n\r\nx";
+    assert_eq!(
+        status(&raw(&world.net, world.sidecar.egress[0], call).await),
+        "200"
+    );
+    let seen = plain.calls().pop().unwrap();
+    let via = seen.header("via").unwrap();
+    let lines = format!(
+        "PUT /x HTTP/1.1\r\nhost: b.example\r\nauthorization: AWS4-HMAC-SHA256 x\r\ncontent-length: 1\r\nvia: {via}\r\n\r\n"
+    );
+    assert_eq!(seen.head, lines);
+}
+
+/// A redirect to the host itself is a path, which its caller asks of the same host; it would leave by TLS otherwise.
+#[tokio::test(start_paused = true)]
+async fn a_redirect_of_a_host_to_itself_comes_back_here() {
+    let world = World::start("hosts = ['*.a.example']\nkey = '{host}'\nconcurrency = 9").await;
+    world.name("x.a.example", &[&[PUBLIC]]);
+    let _vendor = world
+        .vendor(443, || {
+            Answer::new(302, "").header("Location", "https://x.a.example/new")
+        })
+        .await;
+    let reply = world.said("http://x.a.example/old", "x.a.example").await;
+    assert!(reply.contains("\r\nlocation: /new\r\n"), "{reply}");
+}
+
+/// What leads to this host or to the credentials of a cloud, in all that somebody made of it.
+const SPELLINGS: [&str; 36] = [
+    "127.0.0.1",
+    "127.1",
+    "127.0.1",
+    "0",
+    "0.0.0.0",
+    "2130706433",
+    "0x7f000001",
+    "0x7f.0.0.1",
+    "017700000001",
+    "0177.0.0.1",
+    "127.0.0.1.",
+    "localhost",
+    "localhost.",
+    "LOCALHOST",
+    "ip6-localhost",
+    "[::1]",
+    "[::]",
+    "[0:0:0:0:0:0:0:1]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]",
+    "[::127.0.0.1]",
+    "[64:ff9b::127.0.0.1]",
+    "[2002:7f00:1::]",
+    "169.254.169.254",
+    "2852039166",
+    "0xa9fea9fe",
+    "0251.0376.0251.0376",
+    "[::ffff:169.254.169.254]",
+    "[64:ff9b::a9fe:a9fe]",
+    "[fd00:ec2::254]",
+    "[fe80::a9fe:a9fe]",
+    "metadata.google.internal",
+    "168.63.129.16",
+    "100.100.100.200",
+    "127.0.0.1.a.b",
+    "a.example.127.0.0.1",
+];
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_listed_is_refused_however_it_is_spelled() {
+    let world =
+        World::start("hosts = ['*.a.example', 'b.example']\nkey = '{host}'\nconcurrency = 9").await;
+    let seen = [
+        world.listens(443).await,
+        world.listens(80).await,
+        world.listens(8443).await,
+    ];
+    let mut refused = 0;
+    for spelled in SPELLINGS {
+        for (first, host) in [
+            (
+                format!("http://{spelled}/latest/meta-data"),
+                spelled.to_owned(),
+            ),
+            (format!("https://{spelled}:443/"), spelled.to_owned()),
+            ("/".to_owned(), format!("{spelled}:8443")),
+            ("/".to_owned(), spelled.to_owned()),
+        ] {
+            let reply = world.said(&first, &host).await;
+            assert!(
+                ["400", "403"].contains(&&*status(&reply)),
+                "{first} {host}: {reply}"
+            );
+            refused += 1;
+        }
+    }
+    for (first, host) in [
+        ("http://b.example/", "127.0.0.1"),
+        ("http://127.0.0.1/", "b.example"),
+        ("http://b.example@127.0.0.1/", "127.0.0.1"),
+        ("http://127.0.0.1%2eb.example/", "127.0.0.1%2eb.example"),
+        ("http://[b.example]/", "[b.example]"),
+        ("//b.example/", "x"),
+        ("/", "x..a.example"),
+        ("/", ".a.example"),
+        ("/", "a.example"),
+    ] {
+        let reply = world.said(first, host).await;
+        assert!(
+            ["400", "403"].contains(&&*status(&reply)),
+            "{first} {host}: {reply}"
+        );
+        refused += 1;
+    }
+    assert!(refused >= 100, "{refused}");
+    assert_eq!(seen.map(|seen| seen.load(Ordering::Relaxed)), [0, 0, 0]);
+    let told = world.said("/", "127.0.0.1:8082").await;
+    assert!(
+        told.contains("*.a.example:443, b.example:443"),
+        "it says what is listed: {told}"
+    );
+    // HTTP/1.0 may name nobody.
+    let none = raw(
+        &world.net,
+        world.sidecar.egress[0],
+        "GET / HTTP/1.0\r\n\r\n",
+    )
+    .await;
+    has(&none, 403, "host_not_listed");
+}
+
+/// What listed names may not be found to be.
+const CLOSED: [&str; 50] = [
+    "127.0.0.1",
+    "127.255.255.254",
+    "0.0.0.0",
+    "0.1.2.3",
+    "10.0.0.1",
+    "10.255.255.255",
+    "100.64.0.1",
+    "100.127.255.255",
+    "169.254.169.254",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.0.0.1",
+    "192.0.0.192",
+    "192.0.2.1",
+    "192.31.196.1",
+    "192.52.193.1",
+    "192.88.99.1",
+    "192.168.1.1",
+    "192.175.48.1",
+    "198.18.0.1",
+    "198.19.255.255",
+    "198.51.100.1",
+    "203.0.113.1",
+    "224.0.0.1",
+    "239.255.255.255",
+    "240.0.0.1",
+    "255.255.255.255",
+    "168.63.129.16",
+    "::",
+    "::1",
+    "::127.0.0.1",
+    "::ffff:127.0.0.1",
+    "::ffff:10.0.0.1",
+    "::ffff:169.254.169.254",
+    "64:ff9b::7f00:1",
+    "64:ff9b::169.254.169.254",
+    "64:ff9b:1::1",
+    "100::1",
+    "2001::1",
+    "2001:2::1",
+    "2001:20::1",
+    "2001:db8::1",
+    "2002:7f00:1::",
+    "3fff::1",
+    "5f00::1",
+    "fc00::1",
+    "fd00:ec2::254",
+    "fe80::1",
+    "fec0::1",
+    "ff02::1",
+];
+
+#[tokio::test(start_paused = true)]
+async fn a_listed_name_with_an_address_that_is_not_public_is_refused() {
+    let world =
+        World::start("hosts = ['*.a.example']\nkey = '{host}'\nconcurrency = 9\nretry = 2").await;
+    let seen = world.listens(443).await;
+    for (nth, bad) in CLOSED.into_iter().enumerate() {
+        // Alone, and as the last of several.
+        for (kind, found) in [
+            ("alone", &[bad][..]),
+            ("last", &[PUBLIC, "2606:4700::1", bad]),
+        ] {
+            let name = format!("{kind}{nth}.a.example");
+            world.name(&name, &[found]);
+            let reply = world.said("/", &name).await;
+            has(&reply, 403, "address_refused");
+            let address = bad.parse::<IpAddr>().unwrap();
+            let line = format!("allow = [\\\"{address}\\\"]");
+            assert!(reply.contains(&line), "{bad}: {reply}");
+        }
+    }
+    assert_eq!(seen.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn public_addresses_are_open_and_so_is_what_the_entry_allows() {
+    let entry = "key = '{host}'\nconcurrency = 9\nhosts = ['*.a.example']\nallow = ['10.1.0.0/16', 'fd00::/8', '169.254.169.254']";
+    let world = World::start(entry).await;
+    let _vendor = world.vendor(443, Answer::ok).await;
+    for (nth, (address, want)) in [
+        (PUBLIC, "200"),
+        ("1.1.1.1", "200"),
+        ("9.255.255.255", "200"),
+        ("11.0.0.0", "200"),
+        ("100.63.255.255", "200"),
+        ("100.128.0.0", "200"),
+        ("168.63.129.17", "200"),
+        ("172.15.255.255", "200"),
+        ("172.32.0.0", "200"),
+        ("223.255.255.255", "200"),
+        ("::ffff:1.1.1.1", "200"),
+        ("64:ff9b::101:101", "200"),
+        ("2001:200::1", "200"),
+        ("2606:4700::1", "200"),
+        ("2a00::1", "200"),
+        ("3ffe::1", "200"),
+        ("10.1.0.0", "200"),
+        ("10.1.255.255", "200"),
+        ("::ffff:10.1.2.3", "200"),
+        ("64:ff9b::10.1.2.3", "200"),
+        ("fd12::1", "200"),
+        ("169.254.169.254", "200"),
+        ("10.0.255.255", "403"),
+        ("10.2.0.0", "403"),
+        ("fc00::1", "403"),
+        ("169.254.169.253", "403"),
+        ("127.0.0.1", "403"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("n{nth}.a.example");
+        world.name(&name, &[&[address]]);
+        assert_eq!(world.status("/", &name).await, want, "{address}");
+    }
+}
+
+/// One look-up for a connection: what was looked at is what is connected to.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_changes_its_address_leads_nowhere_else() {
+    let world = World::start("hosts = ['*.a.example']\nkey = '{host}'\nconcurrency = 9").await;
+    let vendor = world.vendor(443, || Answer::ok().without_reading()).await;
+    for nth in 0..50 {
+        let name = format!("n{nth}.a.example");
+        world.name(&name, &[&[PUBLIC], &["127.0.0.1"]]);
+        for want in ["200", "403", "200", "403"] {
+            assert_eq!(world.status("/", &name).await, want, "{name}");
+        }
+    }
+    assert_eq!(vendor.calls().len(), 100);
+}
+
+/// With one upstream, who wrote the file chose where it is.
+#[tokio::test(start_paused = true)]
+async fn an_upstream_may_be_anywhere() {
+    let world = World::start("upstream = 'http://inside.example'").await;
+    world.name("inside.example", &[&["10.0.0.1"]]);
+    let _vendor = world.vendor(80, Answer::ok).await;
+    assert_eq!(
+        world
+            .status("http://INSIDE.example./", "INSIDE.example.")
+            .await,
+        "200"
+    );
+}
+
+/// What is listed, and where it may be, counts from a reload on, for open connections too.
+#[tokio::test(start_paused = true)]
+async fn hosts_and_allow_reload() {
+    let text = |more: &str| {
+        format!(
+            "[[egress]]\nname = 'out'\nlisten = '127.0.0.1:0'\nkey = '{{host}}'\nconcurrency = 9\n{more}\n"
+        )
+    };
+    let world = World::start(
+        "key = '{host}'\nconcurrency = 9\nhosts = ['*.a.example']\nallow = ['10.0.0.1']",
+    )
+    .await;
+    for name in ["x.a.example", "b.example"] {
+        world.name(name, &[&["10.0.0.1"]]);
+    }
+    let vendor = world.vendor(443, Answer::ok).await;
+    let both = async || {
+        [
+            world.status("/", "x.a.example").await,
+            world.status("/", "b.example").await,
+        ]
+    };
+    assert_eq!(both().await, ["200", "403"]);
+    for (more, want) in [
+        (
+            "hosts = ['*.a.example', 'b.example']\nallow = ['10.0.0.0/8']",
+            ["200", "200"],
+        ),
+        ("hosts = ['*.a.example', 'b.example']", ["403", "403"]),
+        (
+            "hosts = ['b.example']\nallow = ['10.0.0.1']",
+            ["403", "200"],
+        ),
+    ] {
+        let settings = crate::sidecar::settings("http://127.0.0.1:9", &text(more));
+        assert!(world.sidecar.reload.apply(settings).is_good());
+        assert_eq!(both().await, want, "{more}");
+    }
+    assert_eq!(vendor.calls().len(), 4);
+}

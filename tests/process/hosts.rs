@@ -1,0 +1,302 @@
+//! Calls that name one of many hosts, through a whole sidecar over real sockets.
+
+use std::net::IpAddr;
+
+use super::doctor::doctor;
+use super::prelude::*;
+use crate::servers::certs::Ca;
+use crate::servers::port;
+use crate::servers::vendor::{Answer, Vendor};
+
+const LOOPBACK: &str = "allow = [\"127.0.0.0/8\", \"::1\"]";
+
+/// Calls alone, by an entry with these lines, and where they go in.
+fn entry(more: &str) -> (String, SocketAddr) {
+    let (admin, calls) = (port::own(), port::own());
+    let server = format!("[server]\nupstream = \"none\"\nadmin_listen = \"{admin}\"\n");
+    let entry = format!(
+        "{server}[[egress]]\nname = \"out\"\nlisten = \"{calls}\"\nkey = \"{{host}}\"\nconcurrency = 50\n{more}\n"
+    );
+    (entry, calls)
+}
+
+/// The status of a call with this first line and `Host`, and the code of an error.
+fn said(to: SocketAddr, first: &str, host: &str) -> (u16, String) {
+    let mut conn = Conn::open(to);
+    let call = format!("GET {first} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    conn.write(call.as_bytes()).unwrap();
+    let reply = conn.reply().unwrap();
+    let error = serde_json::from_str::<Value>(&reply.body).unwrap_or_default();
+    let code = error["error"]["code"].as_str().unwrap_or_default();
+    (reply.status, code.to_owned())
+}
+
+#[test]
+fn calls_go_out_over_tls_and_their_host_stays_as_it_was_signed() {
+    let ca = Ca::new();
+    let vendor = Vendor::secured(&ca.server("vendor"), |_| Answer::ok());
+    let at = format!("localhost:{}", vendor.addr.port());
+    let literal = vendor.addr.to_string();
+    let hosts = format!(
+        "hosts = [\"{at}\", \"{literal}\"]\nca_file = {:?}\n{LOOPBACK}",
+        ca.file()
+    );
+    let (config, calls) = entry(&hosts);
+    let sidecar = Sidecar::run(&config);
+    let odd = at.replace("localhost", "LocalHost.");
+    for (first, host) in [("/a", &at), ("/b", &odd), ("/c", &literal)] {
+        assert_eq!(
+            said(calls, &format!("http://{host}{first}"), host),
+            (200, String::new()),
+            "{}",
+            sidecar.log()
+        );
+        let seen = vendor.calls().pop().unwrap();
+        assert_eq!((seen.target(), seen.header("host")), (first, Some(&**host)));
+    }
+    // By the doctor too, who makes no call.
+    let (report, status) = doctor(&config, &[]);
+    let found = report.to_string();
+    assert_eq!(status, Some(0), "{report}");
+    assert!(
+        found.contains(&format!("https://{at} can be reached")),
+        "{report}"
+    );
+    assert_eq!(vendor.calls().len(), 3);
+}
+
+/// A name of this host, which nobody allowed.
+#[test]
+fn a_name_of_this_host_is_refused_and_nobody_connects() {
+    let seen = Arc::<AtomicUsize>::default();
+    let counts = Arc::clone(&seen);
+    let there = connections::each(move |_| {
+        counts.fetch_add(1, Ordering::Relaxed);
+    });
+    let at = format!("localhost:{}", there.port());
+    let (config, calls) = entry(&format!("hosts = [\"{at}\"]\nscheme = \"http\""));
+    let sidecar = Sidecar::run(&config);
+    for _ in 0..50 {
+        assert_eq!(
+            said(calls, &format!("http://{at}/"), &at),
+            (403, "address_refused".to_owned())
+        );
+        assert_eq!(
+            said(calls, &format!("http://{there}/"), &there.to_string()),
+            (403, "host_not_listed".to_owned())
+        );
+    }
+    let refused = |code: &str| {
+        sidecar.metric(&format!(
+            "ojs_throttle_responses_total{{status=\"403\",code=\"{code}\"}}"
+        ))
+    };
+    assert!(
+        (refused("address_refused") - 50.0).abs() < 0.1,
+        "{}",
+        sidecar.metrics()
+    );
+    assert_eq!(seen.load(Ordering::Relaxed), 0);
+    // It says nothing of whether a service answers.
+    assert!((sidecar.metric("ojs_throttle_service_up{egress=\"out\"}") - 1.0).abs() < 0.1);
+    let (report, status) = doctor(&config, &[]);
+    assert_eq!(status, Some(1), "{report}");
+    assert!(
+        report.to_string().contains("which is not public"),
+        "{report}"
+    );
+}
+
+/// Whoever connects here comes to this port.
+fn other_name_of(to: SocketAddr, seen: &Arc<AtomicUsize>) -> SocketAddr {
+    let seen = Arc::clone(seen);
+    connections::each(move |near| {
+        seen.fetch_add(1, Ordering::Relaxed);
+        let far = TcpStream::connect(to).unwrap();
+        let back = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        for (mut from, mut into) in [(near, far), back] {
+            std::thread::spawn(move || {
+                drop(std::io::copy(&mut from, &mut into));
+                drop(into.shutdown(Shutdown::Both));
+            });
+        }
+    })
+}
+
+#[test]
+fn a_ring_of_two_ends_within_three_hops() {
+    let seen = Arc::<AtomicUsize>::default();
+    let (one, other) = (port::own(), port::own());
+    let (to_one, to_other) = (other_name_of(one, &seen), other_name_of(other, &seen));
+    let config = |listen: SocketAddr, more: &str| {
+        let (text, own) = entry(more);
+        text.replace(&own.to_string(), &listen.to_string())
+    };
+    let hosts = format!("hosts = [\"{to_one}\", \"{to_other}\"]\nscheme = \"http\"");
+    let back = format!("upstream = \"http://{to_one}\"");
+    // By hosts alone, and by way of an entry with an upstream.
+    for second in [&hosts, &back] {
+        let _sidecars = [
+            Sidecar::run(&config(one, &hosts)),
+            Sidecar::run(&config(other, second)),
+        ];
+        for _ in 0..10 {
+            seen.store(0, Ordering::Relaxed);
+            let to = to_other.to_string();
+            assert_eq!(
+                said(one, &format!("http://{to}/"), &to),
+                (508, "loop_detected".to_owned())
+            );
+            let hops = seen.load(Ordering::Relaxed);
+            assert!(hops <= 2, "{hops} beside the first");
+        }
+    }
+}
+
+/// Where nothing in a call could tell of it.
+#[test]
+fn a_call_to_a_port_of_this_sidecar_is_refused() {
+    let (config, calls) =
+        entry("hosts = [\"localhost:1\", \"localhost:2\"]\nscheme = \"http\"\nHERE");
+    let (_, admin) = config.split_once("admin_listen = \"").unwrap();
+    let admin: SocketAddr = admin.split('"').next().unwrap().parse().unwrap();
+    let config = config.replace(":1\"", &format!(":{}\"", admin.port()));
+    let config = config.replace(":2\"", &format!(":{}\"", calls.port()));
+    let sidecar = Sidecar::run(&config.replace("HERE", LOOPBACK));
+    for port in [admin, calls] {
+        let host = format!("localhost:{}", port.port());
+        for path in ["/metrics", "/throttle/v1/state"] {
+            let reply = said(calls, &format!("http://{host}{path}"), &host);
+            assert_eq!(
+                reply,
+                (508, "loop_detected".to_owned()),
+                "{}",
+                sidecar.log()
+            );
+        }
+    }
+}
+
+#[test]
+fn thousands_of_hosts_keep_a_few_connections_and_no_memory() {
+    // Any of these addresses is this host.
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let open = Arc::<AtomicUsize>::default();
+    let counts = Arc::clone(&open);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let open = Arc::clone(&counts);
+            open.fetch_add(1, Ordering::Relaxed);
+            std::thread::Builder::new()
+                .stack_size(64 << 10)
+                .spawn(move || {
+                    let (mut stream, mut bytes) = (stream, [0; 4096]);
+                    while matches!(stream.read(&mut bytes), Ok(1..)) {
+                        stream
+                            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                            .unwrap();
+                    }
+                    open.fetch_sub(1, Ordering::Relaxed);
+                })
+                .unwrap();
+        }
+    });
+    let host = |nth: u32| format!("{}:{port}", IpAddr::from((0x7f01_0000 + nth).to_be_bytes()));
+    let listed: Vec<_> = (0..4_000).map(|nth| format!("{:?}", host(nth))).collect();
+    let (config, calls) = entry(&format!(
+        "scheme = \"http\"\nhosts = [{}]",
+        listed.join(", ")
+    ));
+    // Keys have places of their own in the store.
+    let config = config.replace("{host}", "all");
+    let sidecar = Sidecar::run(&config);
+    let kept = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.pid())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .unwrap();
+        line.split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let mut conn = Conn::open(calls);
+    let mut call = |nth: u32| {
+        let host = host(nth);
+        conn.write(format!("GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())
+            .unwrap();
+        let reply = conn.reply().unwrap();
+        assert_eq!(reply.status, 200, "{host}");
+    };
+    (0..1_000).for_each(&mut call);
+    let (before, mut most) = (kept(), 0);
+    for nth in 1_000..4_000 {
+        call(nth);
+        most = most.max(open.load(Ordering::Relaxed));
+    }
+    let grown = kept().saturating_sub(before);
+    assert!(grown < 2_000, "{grown} KiB more for 3,000 more hosts");
+    assert!((200..300).contains(&most), "{most} connections at once");
+}
+
+/// Lines that are no call, or one that can be read in two ways.
+#[test]
+fn garbage_is_answered_and_the_next_call_is_served() {
+    let vendor = Vendor::start(|_| Answer::ok());
+    let own = vendor.addr.to_string();
+    let (config, calls) = entry(&format!("hosts = [\"{own}\"]\nscheme = \"http\""));
+    let _sidecar = Sidecar::run(&config);
+    for line in [
+        "GET http:// HTTP/1.1",
+        "GET http:///x HTTP/1.1",
+        "GET http://a:b:c/ HTTP/1.1",
+        "GET http://[::1/ HTTP/1.1",
+        "GET http://OWN:99999/ HTTP/1.1",
+        "GET http://OWN\t/ HTTP/1.1",
+        "GET gopher://OWN/ HTTP/1.1",
+        "GET file:///etc/passwd HTTP/1.1",
+        "GET OWN/x HTTP/1.1",
+        "GET http:OWN HTTP/1.1",
+        "GET http://user@OWN/ HTTP/1.1",
+        "GET http://OWN\\@b/ HTTP/1.1",
+        "\u{0}\u{1}",
+        "GET",
+        "x",
+        "GET http://b\0/ HTTP/1.1",
+        "CONNECT OWN HTTP/1.1",
+        "CONNECT http://OWN/ HTTP/1.1",
+        "GET * HTTP/9.9",
+        "OPTIONS http://b HTTP/1.1",
+        "GET http://OWN%00/ HTTP/1.1",
+        "GET http://b?http://OWN/ HTTP/1.1",
+        "PRI * HTTP/2.0",
+    ] {
+        let line = line.replace("OWN", &own);
+        let mut stream = TcpStream::connect(calls).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream
+            .write_all(format!("{line}\r\nHost: {own}\r\nConnection: close\r\n\r\n").as_bytes())
+            .unwrap();
+        let mut reply = Vec::new();
+        drop(stream.read_to_end(&mut reply));
+        let reply = String::from_utf8_lossy(&reply).into_owned();
+        let status = reply.get(9..12).unwrap_or_default();
+        assert!(
+            ["400", "403", "405", "505", ""].contains(&status),
+            "{line:?}: {reply}"
+        );
+    }
+    assert!(vendor.calls().is_empty(), "{:?}", vendor.calls());
+    assert_eq!(said(calls, &format!("http://{own}/"), &own).0, 200);
+    // Asterisk form is a request of the host itself.
+    let mut conn = Conn::open(calls);
+    conn.write(format!("OPTIONS * HTTP/1.1\r\nHost: {own}\r\n\r\n").as_bytes())
+        .unwrap();
+    assert_eq!(conn.reply().unwrap().status, 200);
+    assert_eq!(vendor.calls()[1].target(), "*");
+}
