@@ -343,10 +343,11 @@ fn written_duration(text: &str) -> Result<String, String> {
 /// `100/1m`, as an override has it.
 fn rate(text: &str) -> Result<Value, String> {
     let parts = text.split_once('/');
-    // Money has its currency behind it, as `800 USD`.
+    // Money has its currency behind it, as `800USD`.
+    let is_money = |limit: &str| limit.ends_with(|c: char| c.is_ascii_uppercase());
     let number = |limit: &str| match limit.parse::<u32>() {
         Ok(number) => Some(json!(number)),
-        Err(_) => limit.contains(' ').then(|| json!(limit)),
+        Err(_) => is_money(limit).then(|| json!(limit)),
     };
     let parts = parts.and_then(|(limit, period)| Some((number(limit)?, period)));
     let (limit, period) = parts.ok_or("write NUMBER/PERIOD, such as 100/1m")?;

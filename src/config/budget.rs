@@ -437,3 +437,37 @@ fn refuse_short_wait(table: &mut TomlTable<'_>, budget: &Budget, max_wait: Durat
         hint,
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Settings;
+
+    use super::*;
+
+    /// Money starts nothing while the store is lost, because each sidecar alone could spend its share again.
+    #[test]
+    fn a_vendor_says_when_its_tokens_count() {
+        let of = |upstream: &str| {
+            let text = format!(
+                "[server]\nupstream = 'none'\n[[egress]]\nname = 'a'\nlisten = '127.0.0.1:8082'\nupstream = '{upstream}'\n\
+                 [[egress.budget]]\nname = 'tokens'\ncost = {{ use = 'tokens', max = 10 }}\n\
+                 rate = {{ limit = 100, period = '1d' }}\n[[egress.budget]]\nname = 'money'\n\
+                 cost = {{ use = 'money', max = '1 USD', prices = {{ m = {{ input = 1, output = 2 }} }} }}\n\
+                 rate = {{ limit = '10 USD', period = '1d' }}"
+            );
+            Settings::parse(&text, "t").unwrap()
+        };
+        for (upstream, at_end) in [
+            ("https://api.openai.com", false),
+            ("https://api.anthropic.com", true),
+            ("https://example.com", true),
+        ] {
+            let settings = of(upstream);
+            let budget = &settings.egress[0].budgets[0];
+            assert_eq!(budget.counts_at_end, at_end, "{upstream}");
+            let lost = &settings.on_store_error_by_policy;
+            assert_eq!(lost.get("money"), Some(&OnStoreError::Closed));
+            assert_eq!(lost.get("tokens"), None);
+        }
+    }
+}

@@ -102,11 +102,11 @@ impl fmt::Display for Currency {
 
 /// The number and the currency of an amount.
 fn split(text: &str) -> Result<(&str, &str), String> {
-    let is_code = |code: &&str| code.len() == 3 && code.bytes().all(|c| c.is_ascii_uppercase());
-    let (number, code) = text.trim().split_once(' ').unwrap_or((text, ""));
-    match Some(code.trim()).filter(is_code) {
-        Some(code) => Ok((number, code)),
-        None => Err("is an amount with its currency, such as \"800 USD\"".to_owned()),
+    let is_code = |code: &str| code.len() == 3 && code.bytes().all(|c| c.is_ascii_uppercase());
+    let begins = text.find(|c: char| c.is_ascii_alphabetic());
+    match text.split_at(begins.unwrap_or(text.len())) {
+        (number, code) if is_code(code) => Ok((number.trim_end(), code)),
+        _ => Err("is an amount with its currency, such as \"800 USD\"".to_owned()),
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
             ("800 USD", Ok(800_000_000), "800.00 USD"),
             ("0.000001 USD", Ok(1), "0.000001 USD"),
             ("1.25 USD", Ok(1_250_000), "1.25 USD"),
-            ("431.2 USD", Ok(431_200_000), "431.20 USD"),
+            ("431.2USD", Ok(431_200_000), "431.20 USD"),
             ("1000 USD", Ok(1_000_000_000), "1000.00 USD"),
         ];
         for (text, units, shown) in table {
@@ -143,7 +143,6 @@ mod tests {
         let wrong = [
             "800",
             "800 usd",
-            "800USD",
             "800 EUR",
             "0.0000001 USD",
             "1000.01 USD",

@@ -255,6 +255,115 @@ async fn a_key_that_cannot_be_read_is_refused() {
     assert_eq!(counts(&world, "m:x_none").await, 1);
 }
 
+/// Points of any kind: calls say them, and answers, in headers or in bodies.
+#[tokio::test(start_paused = true)]
+async fn anything_that_calls_and_answers_name_is_counted() {
+    let budgets = "
+        [[egress.budget]]
+        name = 'told'
+        only = ['POST /graphql', 'GET /v2/*']
+        cost = { from = 'json.points', default = 10, max = 100, settle = 'header.X-Used' }
+        rate = { limit = 1000, period = '24h' }
+        [[egress.budget]]
+        name = 'kept'
+        cost = { from = 'header.X-Points', default = 7, max = 50, settle = 'json.cost.actual' }
+        rate = { limit = 1000, period = '24h' }
+        [[egress.budget]]
+        name = 'calls'
+        rate = { limit = 1000, period = '24h' }
+    ";
+    let world = World::start("", budgets, |call| match call.target() {
+        "/graphql" => Answer::ok().header("X-Used", "3"),
+        "/dear" => Answer::new(200, r#"{"cost":{"actual":999}}"#)
+            .header("Content-Type", "application/json"),
+        _ => Answer::ok(),
+    })
+    .await;
+    let table = [
+        // The answer of the first says 3 to one, and nothing to the other.
+        ("/graphql", json!({"points": 80}), "5", [3, 5, 1]),
+        ("/v2/a", json!({}), "0", [0, 1, 1]),
+        ("/v1", json!({"points": 5}), "1e9", [0, 50, 1]),
+        ("/v1", json!({"points": 5}), "x", [0, 7, 1]),
+        ("/dear", json!({}), "1", [0, 50, 1]),
+    ];
+    let mut before = [0; 3];
+    for (path, body, points, pays) in table {
+        let headers = [JSON, ("x-points", points)];
+        let method = http::Method::POST;
+        let sent = world
+            .caller
+            .send(method, path, &headers, body.to_string());
+        assert_eq!(sent.await.status, 200);
+        sleep(millis(50)).await;
+        for (nth, key) in ["told", "kept", "calls"].into_iter().enumerate() {
+            let now = counts(&world, key).await.as_u64().unwrap();
+            let more = now - before[nth];
+            assert_eq!(more, pays[nth], "{path} {body} {points}: {key}");
+            before[nth] = now;
+        }
+    }
+    assert_eq!(world.statuses("/v2/a", 1).await, [200]);
+    sleep(millis(50)).await;
+    let told = counts(&world, "told").await;
+    assert_eq!(told, 3 + 10, "GET is one of its calls");
+}
+
+/// What is read, written, and comes from a cache is counted as its use says.
+#[tokio::test(start_paused = true)]
+async fn each_use_counts_its_own() {
+    let of = |name: &str, what: &str| {
+        format!("[[egress.budget]]\nname = '{name}'\ncost = {{ use = {what} }}\n")
+    };
+    let prices = "prices = { m = { input = 10, cached = 1, cache_write = 12.5, output = 100 } }";
+    let budgets = ["tokens", "input", "output"].map(|name| {
+        let rate = "rate = { limit = 100000, period = '24h' }\n";
+        of(name, &format!("'{name}', max = 9000")) + rate
+    });
+    let money = of("money", &format!("'money', max = '1 USD', {prices}"));
+    let rate = "rate = { limit = '9 USD', period = '24h' }";
+    let config = [&budgets.concat(), &money, rate].concat();
+    let world = World::start("", &config, |call| {
+        let usage = match call.header("x-said") {
+            // Of 100 that were read 64 came from the cache.
+            Some("openai") => json!({
+                "prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120,
+                "prompt_tokens_details": {"cached_tokens": 64},
+            }),
+            // Beside 100 that were read 64 came from the cache, and 8 went into it.
+            _ => json!({
+                "input_tokens": 100, "output_tokens": 20, "cache_read_input_tokens": 64,
+                "cache_creation_input_tokens": 8,
+            }),
+        };
+        let answer = Answer::new(200, json!({"usage": usage}).to_string());
+        answer.header("Content-Type", "application/json")
+    })
+    .await;
+    let mut before = [0.0; 4];
+    for (vendor, counted) in [
+        ("openai", [120.0, 100.0, 20.0, 0.002_424]),
+        ("anthropic", [128.0, 108.0, 20.0, 0.003_164]),
+    ] {
+        let headers = [JSON, ("x-said", vendor)];
+        let body = r#"{"model":"m","max_tokens":50}"#;
+        let sent = world.caller.send(http::Method::POST, CHAT, &headers, body);
+        assert_eq!(sent.await.status, 200);
+        sleep(millis(50)).await;
+        let keys = ["tokens", "input", "output", "money"];
+        for (nth, key) in keys.into_iter().enumerate() {
+            let now = counts(&world, key).await;
+            let now = now.as_f64().unwrap_or_else(|| {
+                let amount = now.as_str().unwrap();
+                amount.strip_suffix(" USD").unwrap().parse().unwrap()
+            });
+            let more: f64 = now - before[nth];
+            assert!((more - counted[nth]).abs() < 1e-9, "{vendor}, {key}: {more}");
+            before[nth] = now;
+        }
+    }
+}
+
 const MONEY: &str = "
 max_wait = '1m'
 [[egress.budget]]

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use ojs_throttle::limit::{Cost, CostRule, Measure, Share, Unit, WindowKind, Zone};
-use ojs_throttle::store::{End, Taken, Wish};
+use ojs_throttle::store::{End, Taken, Used, Wish};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng};
 
@@ -255,10 +255,17 @@ impl Both<'_> {
         let name = format!("job-{job}");
         let generation = (!self.dice.one_in(3)).then_some(Gen(self.claims[job]));
         let mut end = match self.store.row(&name).await.unwrap() {
-            Some(row) => End::settled(&row.claimed, |_| {
-                let amount = self.dice.of(&[0, 1, 5, 80, 1_500, u32::MAX]);
-                Some(amount).filter(|_| self.dice.one_in(2))
-            }),
+            Some(row) => {
+                let end = End::settled(&row.claimed, |_| {
+                    let amount = self.dice.of(&[0, 1, 5, 80, 1_500, u32::MAX]);
+                    Some(amount).filter(|_| self.dice.one_in(2))
+                });
+                // As of a call, whose use may count from now on.
+                let counts_now = self.dice.one_in(2);
+                let used = end.used().iter().cloned();
+                let used = used.map(|used| Used { counts_now, ..used });
+                End::with_used(&row.claimed, used.collect())
+            }
             None => End::of(name.as_str().into(), None),
         };
         end.claim = generation;
