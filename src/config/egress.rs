@@ -126,14 +126,7 @@ fn entry(
     let max_waiting = count(0..=100_000)(table, "max_waiting", 1_000);
     let lease = time(SECOND..=HOUR).read(table, "lease", 30 * SECOND);
     let token = token().read(table, "token", None);
-    if !listen.ip().to_canonical().is_loopback() && token.is_none() && !table.is_reported("token") {
-        let hint = "whoever reaches it calls with the rights of this machine: set `token`, or listen on 127.0.0.1";
-        table.refuse(
-            "listen",
-            "is not on loopback, and there is no `token`",
-            hint,
-        );
-    }
+    refuse_open(table, listen, token.as_ref());
     let lost = on_store_error(table);
     let name = name?;
     declared.extend(lost.map(|mode| (Arc::clone(&name), mode)));
@@ -153,6 +146,18 @@ fn entry(
         lease,
         token,
     })
+}
+
+/// Refuses a port that others reach and that asks for no token.
+fn refuse_open(table: &mut TomlTable<'_>, listen: SocketAddr, token: Option<&Secret>) {
+    if !listen.ip().to_canonical().is_loopback() && token.is_none() && !table.is_reported("token") {
+        let hint = "whoever reaches it calls with the rights of this machine: set `token`, or listen on 127.0.0.1";
+        table.refuse(
+            "listen",
+            "is not on loopback, and there is no `token`",
+            hint,
+        );
+    }
 }
 
 /// Refuses a cost that never finds its room within `max_wait` as long as cheaper calls take what comes free.
