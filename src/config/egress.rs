@@ -141,14 +141,7 @@ fn entry(
     let max_waiting = count(0..=100_000)(table, "max_waiting", 1_000);
     let lease = time(SECOND..=HOUR).read(table, "lease", 30 * SECOND);
     let token = token().read(table, "token", None);
-    if !listen.ip().to_canonical().is_loopback() && token.is_none() && !table.is_reported("token") {
-        let hint = "whoever reaches it calls with the rights of this machine: set `token`, or listen on 127.0.0.1";
-        table.refuse(
-            "listen",
-            "is not on loopback, and there is no `token`",
-            hint,
-        );
-    }
+    refuse_open(table, listen, token.as_ref());
     let budgets = budgets(table, (vendor, max_wait), declared);
     let budgets = budgets.into_iter().map(Arc::new).collect();
     let lost = on_store_error(table);
@@ -229,6 +222,18 @@ fn must_have(table: &mut TomlTable<'_>) {
         if !has_hosts && !table.has(name) {
             Fields::missing(table, name, example);
         }
+    }
+}
+
+/// Refuses a port that others reach and that asks for no token.
+fn refuse_open(table: &mut TomlTable<'_>, listen: SocketAddr, token: Option<&Secret>) {
+    if !listen.ip().to_canonical().is_loopback() && token.is_none() && !table.is_reported("token") {
+        let hint = "whoever reaches it calls with the rights of this machine: set `token`, or listen on 127.0.0.1";
+        table.refuse(
+            "listen",
+            "is not on loopback, and there is no `token`",
+            hint,
+        );
     }
 }
 

@@ -34,7 +34,7 @@ pub struct Scanner {
     /// How many of its names each path has around the place, for each of [`BELOW`] that may be.
     matched: Box<[[u8; BELOW.len()]]>,
     may_be: usize,
-    state: State,
+    state: Expects,
     depth: u8,
     /// Whether each array or object around the place is an object, the innermost lowest.
     objects: u64,
@@ -43,7 +43,7 @@ pub struct Scanner {
     token: Vec<u8>,
     most: usize,
     /// Where it stands in a line, if there are events.
-    line: Option<Line>,
+    line: Option<StreamLine>,
     /// Whether a carriage return ended the last line: a line feed may belong to it.
     is_returned: bool,
 }
@@ -60,7 +60,7 @@ pub enum Framing {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Line {
+enum StreamLine {
     /// Nothing of it came but the beginning of [`DATA`] or [`MARKED`], of which this is left.
     Begins(&'static [u8]),
     Data,
@@ -68,7 +68,7 @@ enum Line {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum Expects {
     /// A value begins.
     Value,
     /// The same, or its array ends.
@@ -93,7 +93,7 @@ impl Scanner {
         let longest = paths.iter().flatten().map(|name| name.len()).max();
         let (may_be, line) = match framing {
             Framing::Json => (1, None),
-            Framing::Events => (BELOW.len(), Some(Line::Begins(MARKED))),
+            Framing::Events => (BELOW.len(), Some(StreamLine::Begins(MARKED))),
         };
         Scanner {
             found: vec![None; paths.len()].into(),
@@ -102,7 +102,7 @@ impl Scanner {
             // A longer name is none of them, however it is written.
             most: NUMBER.max(ESCAPED * (longest.unwrap_or(0) + 1)),
             paths,
-            state: State::Value,
+            state: Expects::Value,
             depth: 0,
             objects: 0,
             is_name: false,
@@ -120,7 +120,7 @@ impl Scanner {
 
     /// Whether the text is no JSON that we read. Events never are: what was found before still stands.
     pub fn is_broken(&self) -> bool {
-        self.line.is_none() && self.state == State::Broken
+        self.line.is_none() && self.state == Expects::Broken
     }
 
     /// Takes the next piece.
@@ -134,25 +134,25 @@ impl Scanner {
                 _ if was_returned && *first == b'\n' => (line, after),
                 _ if matches!(first, b'\r' | b'\n') => {
                     self.is_returned = *first == b'\r';
-                    if matches!(line, Line::Begins(DATA)) {
+                    if matches!(line, StreamLine::Begins(DATA)) {
                         self.restart();
                     }
-                    (Line::Begins(DATA), after)
+                    (StreamLine::Begins(DATA), after)
                 }
-                Line::Begins(left) => match left.split_first() {
+                StreamLine::Begins(left) => match left.split_first() {
                     Some((next, [])) if next == first => {
                         // The lines of an event are one text.
                         self.text(b"\n");
-                        (Line::Data, after)
+                        (StreamLine::Data, after)
                     }
-                    Some((next, left)) if next == first => (Line::Begins(left), after),
-                    _ if left == MARKED => (Line::Begins(DATA), bytes),
-                    _ => (Line::Other, after),
+                    Some((next, left)) if next == first => (StreamLine::Begins(left), after),
+                    _ if left == MARKED => (StreamLine::Begins(DATA), bytes),
+                    _ => (StreamLine::Other, after),
                 },
-                Line::Data | Line::Other => {
+                StreamLine::Data | StreamLine::Other => {
                     let end = memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
                     let (piece, behind) = bytes.split_at(end);
-                    if let Line::Data = line {
+                    if let StreamLine::Data = line {
                         self.text(piece);
                     }
                     (line, behind)
@@ -164,7 +164,7 @@ impl Scanner {
 
     /// An event has ended.
     fn restart(&mut self) {
-        (self.state, self.depth, self.objects) = (State::Value, 0, 0);
+        (self.state, self.depth, self.objects) = (Expects::Value, 0, 0);
         self.matched.fill([0; BELOW.len()]);
     }
 
@@ -172,9 +172,9 @@ impl Scanner {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
             at = match self.state {
-                State::Broken => return,
-                State::String => self.string(bytes, at),
-                State::Word => self.word(bytes, at),
+                Expects::Broken => return,
+                Expects::String => self.string(bytes, at),
+                Expects::Word => self.word(bytes, at),
                 state => {
                     self.state = self.next(state, *byte);
                     at + 1
@@ -183,49 +183,49 @@ impl Scanner {
         }
     }
 
-    fn next(&mut self, state: State, byte: u8) -> State {
+    fn next(&mut self, state: Expects, byte: u8) -> Expects {
         match (state, byte) {
-            (State::Escape(left), _) => {
+            (Expects::Escape(left), _) => {
                 self.keep(&[byte]);
                 match (left, byte) {
-                    (0, b'u') => State::Escape(4),
-                    (0, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => State::String,
-                    (1.., _) if !byte.is_ascii_hexdigit() => State::Broken,
-                    (1, _) => State::String,
-                    (2.., _) => State::Escape(left - 1),
-                    _ => State::Broken,
+                    (0, b'u') => Expects::Escape(4),
+                    (0, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Expects::String,
+                    (1.., _) if !byte.is_ascii_hexdigit() => Expects::Broken,
+                    (1, _) => Expects::String,
+                    (2.., _) => Expects::Escape(left - 1),
+                    _ => Expects::Broken,
                 }
             }
             (state, b' ' | b'\n' | b'\r' | b'\t') => state,
-            (State::Value | State::FirstItem | State::Name | State::FirstName, b'"') => {
-                self.is_name = matches!(state, State::Name | State::FirstName);
+            (Expects::Value | Expects::FirstItem | Expects::Name | Expects::FirstName, b'"') => {
+                self.is_name = matches!(state, Expects::Name | Expects::FirstName);
                 self.token.clear();
-                State::String
+                Expects::String
             }
-            (State::Colon, b':') => State::Value,
-            (State::After, b',') if self.depth > 0 && self.is_object() => State::Name,
-            (State::After, b',') if self.depth > 0 => State::Value,
-            (State::After | State::FirstItem | State::FirstName, b']' | b'}')
+            (Expects::Colon, b':') => Expects::Value,
+            (Expects::After, b',') if self.depth > 0 && self.is_object() => Expects::Name,
+            (Expects::After, b',') if self.depth > 0 => Expects::Value,
+            (Expects::After | Expects::FirstItem | Expects::FirstName, b']' | b'}')
                 if self.depth > 0 && self.is_object() == (byte == b'}') =>
             {
                 self.depth -= 1;
                 self.objects >>= 1;
-                State::After
+                Expects::After
             }
-            (State::Value | State::FirstItem, b'{' | b'[') if self.depth < DEPTH => {
+            (Expects::Value | Expects::FirstItem, b'{' | b'[') if self.depth < DEPTH => {
                 self.depth += 1;
                 self.objects = self.objects << 1 | u64::from(byte == b'{');
                 match byte {
-                    b'{' => State::FirstName,
-                    _ => State::FirstItem,
+                    b'{' => Expects::FirstName,
+                    _ => Expects::FirstItem,
                 }
             }
-            (State::Value | State::FirstItem, _) => {
+            (Expects::Value | Expects::FirstItem, _) => {
                 self.token.clear();
                 self.keep(&[byte]);
-                State::Word
+                Expects::Word
             }
-            _ => State::Broken,
+            _ => Expects::Broken,
         }
     }
 
@@ -248,17 +248,17 @@ impl Scanner {
         self.state = match bytes.get(to) {
             None => return to,
             Some(b'"') if self.is_name => self.name_ends(),
-            Some(b'"') => State::After,
+            Some(b'"') => Expects::After,
             Some(b'\\') => {
                 self.keep(b"\\");
-                State::Escape(0)
+                Expects::Escape(0)
             }
-            Some(_) => State::Broken,
+            Some(_) => Expects::Broken,
         };
         to + 1
     }
 
-    fn name_ends(&mut self) -> State {
+    fn name_ends(&mut self) -> Expects {
         let unescaped = memchr(b'\\', &self.token).map(|_| string::unescape(&self.token));
         let name = match &unescaped {
             None => Some(&*self.token),
@@ -273,7 +273,7 @@ impl Scanner {
                 }
             }
         }
-        State::Colon
+        Expects::Colon
     }
 
     /// Goes on in a number or a literal; returns how far.
@@ -287,8 +287,8 @@ impl Scanner {
             let is_whole = self.token.len() < self.most;
             let read = scan::value(&self.token, 0, 0);
             self.state = match read == Ok(self.token.len()) && is_whole {
-                true => State::After,
-                false => State::Broken,
+                true => Expects::After,
+                false => Expects::Broken,
             };
             self.finds();
         }
@@ -303,7 +303,7 @@ impl Scanner {
                 *matched == self.depth && next_name(path, below, self.depth).is_none()
             };
             let is_wanted = matched.iter().zip(BELOW).take(self.may_be).any(ends);
-            if is_wanted && self.state == State::After {
+            if is_wanted && self.state == Expects::After {
                 *found = whole(&self.token).or(*found);
             }
         }

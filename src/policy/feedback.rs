@@ -168,7 +168,7 @@ impl Feedback {
                 .any(|code| code.matches(&status.to_string()))
         };
         let known = || match status {
-            429 if !is_of_few && !(is_of_another && head.is_spent()) => Some(head.least()),
+            429 if !(is_of_few || is_of_another && head.is_spent()) => Some(head.least()),
             400.. if named() => Some(0),
             _ => None,
         };

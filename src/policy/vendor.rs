@@ -119,7 +119,7 @@ impl Vendor {
         let [known @ .., generic] = &VENDORS;
         let mut known = known.iter();
         known
-            .find(|vendor| vendor.hosts.iter().any(|of| is_host(of)))
+            .find(|vendor| vendor.hosts.iter().any(is_host))
             .unwrap_or(generic)
     }
 
@@ -157,17 +157,12 @@ impl VendorLine {
     /// Any case; `None`: it says nothing of limits.
     fn of(name: &str) -> Option<VendorLine> {
         let name = name.to_ascii_lowercase();
-        if VENDORS
-            .iter()
-            .any(|vendor| vendor.reasons.is_some_and(|(of, _)| of == name))
-        {
+        let mut reasons = VENDORS.iter().filter_map(|vendor| vendor.reasons);
+        if reasons.any(|(of, _)| of == name) {
             return Some(VendorLine::Reason);
         }
-        // Anthropic's: the budget stands before the kind.
-        if let Some((budget, kind)) = name
-            .strip_prefix("anthropic-ratelimit-")
-            .and_then(|told| told.rsplit_once('-'))
-        {
+        if let Some(told) = name.strip_prefix("anthropic-ratelimit-") {
+            let (budget, kind) = told.rsplit_once('-')?;
             let budget = budget.to_owned();
             return match kind {
                 "limit" => Some(VendorLine::Limit(budget)),

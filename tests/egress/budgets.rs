@@ -291,9 +291,7 @@ async fn anything_that_calls_and_answers_name_is_counted() {
     for (path, body, points, pays) in table {
         let headers = [JSON, ("x-points", points)];
         let method = http::Method::POST;
-        let sent = world
-            .caller
-            .send(method, path, &headers, body.to_string());
+        let sent = world.caller.send(method, path, &headers, body.to_string());
         assert_eq!(sent.await.status, 200);
         sleep(millis(50)).await;
         for (nth, key) in ["told", "kept", "calls"].into_iter().enumerate() {
@@ -358,7 +356,10 @@ async fn each_use_counts_its_own() {
                 amount.strip_suffix(" USD").unwrap().parse().unwrap()
             });
             let more: f64 = now - before[nth];
-            assert!((more - counted[nth]).abs() < 1e-9, "{vendor}, {key}: {more}");
+            assert!(
+                (more - counted[nth]).abs() < 1e-9,
+                "{vendor}, {key}: {more}"
+            );
             before[nth] = now;
         }
     }
