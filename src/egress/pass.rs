@@ -82,19 +82,19 @@ fn named<'e>(
         return Ok(None);
     }
     let name = called(parts)?.unwrap_or_default();
-    let (found, listed) = match (&entry.hosts, &entry.upstream) {
-        (Some(hosts), _) => {
-            let found = hosts.find(&name).map(|url| Some((hosts, url)));
-            (found, hosts.to_string())
-        }
-        (None, upstream) => {
-            let upstream = upstream.as_ref().map(BaseUrl::authority);
-            let upstream = upstream.unwrap_or_default();
-            let is_it = one_name(&upstream).is_some_and(|of| of == name);
-            (is_it.then_some(None), upstream)
-        }
+    let upstream = || {
+        let url = entry.upstream.as_ref();
+        url.map(BaseUrl::authority).unwrap_or_default()
+    };
+    let found = match &entry.hosts {
+        Some(hosts) => hosts.find(&name).map(|url| Some((hosts, url))),
+        None => one_name(&upstream())
+            .is_some_and(|of| of == name)
+            .then_some(None),
     };
     found.ok_or_else(|| {
+        let hosts = entry.hosts.as_ref().map(|hosts| hosts.to_string());
+        let listed = hosts.unwrap_or_else(upstream);
         let message = format!("calls to {name:?} do not go out here: they may go to {listed}");
         Fault::new("host_not_listed", message)
     })
