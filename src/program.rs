@@ -523,7 +523,7 @@ async fn serve(
         None => tracing::info!(%admin, store, namespace, "no backend: only calls are limited"),
     }
     for (egress, listen) in egress.iter().zip(running.egress_addrs()?) {
-        tracing::info!(%egress, %listen, "calls go out: http://{listen} is the base URL for the SDK of the service");
+        tracing::info!(%egress, %listen, "calls go out: http://{listen} is the base URL for the SDK of the service, or the HTTP proxy for its hosts");
     }
     life::ready();
     let life = tokio::spawn(life::show());

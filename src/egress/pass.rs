@@ -51,25 +51,20 @@ pub(super) fn may_pass<'e>(
 /// # Errors
 /// It names none that can be read, or two.
 pub(super) fn called(parts: &Parts) -> Result<Option<String>, Fault> {
-    let name = |text: &[u8]| {
-        let name = std::str::from_utf8(text).ok().and_then(one_name);
-        name.ok_or_else(|| {
-            Fault::bad_request("the host that the call names is none that can be read")
-                .hinting("send the host as the certificate of the service has it")
-        })
+    let name = |text: &[u8]| std::str::from_utf8(text).ok().and_then(one_name);
+    let unreadable = || {
+        Fault::bad_request("the call names a host that cannot be read, or no URL of http")
+            .hinting("call http://HOST/PATH, without a user: credentials stand in a header")
     };
     let host = parts.headers.get(header::HOST);
-    let host = host.map(|host| name(host.as_bytes())).transpose()?;
+    let host = host.map(|host| name(host.as_bytes()).ok_or_else(unreadable));
+    let host = host.transpose()?;
     let Some(line) = parts.uri.authority() else {
         return Ok(host);
     };
     let is_http = matches!(parts.uri.scheme_str(), Some("http" | "https"));
-    if !is_http || line.as_str().contains('@') {
-        let message = "the first line is no URL of http or https, or it has a user";
-        return Err(Fault::bad_request(message)
-            .hinting("call http://HOST/PATH, and send credentials in a header"));
-    }
-    let named = name(line.as_str().as_bytes())?;
+    let named = name(line.as_str().as_bytes()).filter(|_| is_http);
+    let named = named.ok_or_else(unreadable)?;
     if host.is_some_and(|host| host != named) {
         let message = "the first line names another host than the header Host";
         return Err(Fault::new("host_mismatch", message));
@@ -87,19 +82,19 @@ fn named<'e>(
         return Ok(None);
     }
     let name = called(parts)?.unwrap_or_default();
-    let (found, listed) = match (&entry.hosts, &entry.upstream) {
-        (Some(hosts), _) => {
-            let found = hosts.find(&name).map(|url| Some((hosts, url)));
-            (found, hosts.to_string())
-        }
-        (None, upstream) => {
-            let upstream = upstream.as_ref().map(BaseUrl::authority);
-            let upstream = upstream.unwrap_or_default();
-            let is_it = one_name(&upstream).is_some_and(|of| of == name);
-            (is_it.then_some(None), upstream)
-        }
+    let upstream = || {
+        let url = entry.upstream.as_ref();
+        url.map(BaseUrl::authority).unwrap_or_default()
+    };
+    let found = match &entry.hosts {
+        Some(hosts) => hosts.find(&name).map(|url| Some((hosts, url))),
+        None => one_name(&upstream())
+            .is_some_and(|of| of == name)
+            .then_some(None),
     };
     found.ok_or_else(|| {
+        let hosts = entry.hosts.as_ref().map(|hosts| hosts.to_string());
+        let listed = hosts.unwrap_or_else(upstream);
         let message = format!("calls to {name:?} do not go out here: they may go to {listed}");
         Fault::new("host_not_listed", message)
     })

@@ -18,13 +18,13 @@ const PIPE: usize = 64 * 1024;
 
 type Ports = HashMap<u16, mpsc::UnboundedSender<DuplexStream>>;
 /// What look-ups of a name find, one after the other.
-type Names = HashMap<String, VecDeque<Vec<IpAddr>>>;
+type FoundByName = HashMap<String, VecDeque<Vec<IpAddr>>>;
 
 /// All ports, by number, as one process sees them.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
     ports: Arc<Mutex<Ports>>,
-    names: Arc<Mutex<Names>>,
+    names: Arc<Mutex<FoundByName>>,
     life: CancellationToken,
 }
 

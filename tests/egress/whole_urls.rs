@@ -29,6 +29,7 @@ async fn what_names_the_upstream_goes_there_and_its_host_stays_as_it_is() {
             "/x?y=%2F",
         ),
         ("http://127.0.0.1:PORT", "127.0.0.1:PORT", "/"),
+        ("http://127.0.0.1:PORT?x=/y", "127.0.0.1:PORT", "/?x=/y"),
         (
             "https://127.0.0.1:PORT//a/../b",
             "127.0.0.1:PORT",

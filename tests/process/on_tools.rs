@@ -131,3 +131,55 @@ fn an_answer_to_a_large_body_is_read_by_all() {
     }
     assert!(failed.is_empty(), "{failed:#?}");
 }
+
+/// As the chapter `egress` shows them.
+const BY_PROXY: [(&str, &[&str], &str); 3] = [
+    ("python3", &["-c"], "
+import sys
+from urllib.request import ProxyHandler, build_opener
+proxy, url = sys.argv[1:]
+to_shops = build_opener(ProxyHandler({'http': proxy}))
+print(to_shops.open(url).read().decode())
+"),
+    ("node", &["--input-type=commonjs", "-e"], "
+const http = require('node:http');
+const [proxy, path] = process.argv.slice(1);
+const { hostname: host, port } = new URL(proxy);
+http.get({ host, port, path, headers: { host: new URL(path).host } }, (reply) => reply.pipe(process.stdout));
+"),
+    ("bash", &["-c"], "curl -sS -x \"$0\" \"$1\""),
+];
+
+#[test]
+fn programs_take_an_entry_with_hosts_for_their_proxy() {
+    only_on("tools");
+    let vendor = Vendor::start(|_| Answer::ok());
+    let (listen, at) = (port::own(), vendor.addr);
+    let entry = "key = \"{host}\"\nconcurrency = 5\nscheme = \"http\"\n";
+    let config = format!(
+        "[server]\nupstream = \"none\"\nadmin_listen = \"127.0.0.1:0\"\n[[egress]]\nname = \"out\"\nlisten = \"{listen}\"\nhosts = [\"{at}\"]\n{entry}"
+    );
+    let sidecar = Sidecar::run(&config);
+    for (program, options, script) in BY_PROXY {
+        let mut command = Command::new(program);
+        let url = format!("http://{at}/a%2Fb?c=%20d");
+        command
+            .args(options)
+            .arg(script)
+            .args([format!("http://{listen}"), url]);
+        let said = ran(command);
+        assert_eq!(
+            (said.status, said.out.trim()),
+            (Some(0), "{}"),
+            "{program}: {}\n{}",
+            said.err,
+            sidecar.log()
+        );
+        let seen = vendor.calls().pop().unwrap();
+        assert_eq!(
+            (seen.target(), seen.header("host")),
+            ("/a%2Fb?c=%20d", Some(&*at.to_string()))
+        );
+    }
+    assert_eq!(vendor.calls().len(), 3);
+}

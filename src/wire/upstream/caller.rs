@@ -277,8 +277,8 @@ impl Upstream {
     }
 
     /// Sends a request and returns the head of its reply; bodies stream both ways. Both heads are cleaned of
-    /// hop-by-hop headers, and `Host` becomes the backend's, unless a call names its service by a whole URL. A request for another protocol keeps its `Upgrade`; see
-    /// [`ReplyBody`] for its reply.
+    /// hop-by-hop headers, and `Host` becomes the backend's, unless it names the service of a call. A request for
+    /// another protocol keeps its `Upgrade`; see [`ReplyBody`] for its reply.
     ///
     /// # Errors
     /// The backend gave no head of a reply, or the client's body broke off or stalled.

@@ -173,18 +173,14 @@ impl Target {
     /// The request line: the base path, then path and query as they came. A scheme and host that the client wrote
     /// there are ignored, because there is one backend.
     pub(super) fn line(&self, target: Uri) -> Result<Uri, uri::InvalidUri> {
-        if self.url.base.is_empty() {
-            if target.authority().is_none() && target.scheme().is_none() {
-                return Ok(target);
-            }
-            let path = target.path_and_query().map_or("/", PathAndQuery::as_str);
-            return Uri::try_from(path);
-        }
+        let is_path = target.authority().is_none() && target.scheme().is_none();
         let path = target.path_and_query().map_or("/", PathAndQuery::as_str);
-        if path == "*" {
+        if path == "*" || is_path && self.url.base.is_empty() {
             return Ok(target);
         }
-        Uri::try_from(format!("{}{path}", self.url.base))
+        // A URL may have a query and no path.
+        let slash = if path.starts_with('?') { "/" } else { "" };
+        Uri::try_from([&self.url.base, slash, path].concat())
     }
 }
 
@@ -228,6 +224,8 @@ mod tests {
         assert_eq!(line("http://h:1", "http://169.254.169.254/x?y"), "/x?y");
         assert_eq!(line("http://h:1/b", "http://169.254.169.254/x"), "/b/x");
         assert_eq!(line("http://h:1", "http://169.254.169.254"), "/");
+        assert_eq!(line("http://h:1", "http://169.254.169.254?a"), "/?a");
+        assert_eq!(line("http://h:1/b", "http://169.254.169.254?a"), "/b/?a");
     }
 
     #[test]
