@@ -3,6 +3,7 @@
 mod crowd;
 mod dear;
 mod failures;
+mod fair;
 mod given_up;
 mod gone;
 mod keys;

@@ -1,22 +1,24 @@
 //! Reads `[[egress]]`: ways out for the calls that workers make, under the keys of policies.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::costs::fair_calls;
 use super::entries::{on_store_error, valid_name};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
 use super::places::EGRESS;
 use super::reader::TomlTable;
 use super::secret::Secret;
 use ojs_duration::short;
-use ojs_limit::{Cost, Limits, Rate, Throttle};
+use ojs_limit::{Cost, Key, Limits, Rate, Throttle};
 use ojs_policy::fields::Fields;
 use ojs_policy::limits::limits;
 use ojs_policy::numbers::LARGEST_NUMBER;
-use ojs_policy::{Policy, Sample, Template};
+use ojs_policy::{Fair, Policy, Sample, Template};
 use ojs_store::guard::Declared;
 use ojs_wire::upstream::BaseUrl;
 
@@ -40,6 +42,8 @@ pub struct EgressSettings {
     pub limits: Vec<(Arc<str>, Limits, Sample)>,
     /// What a call pays.
     pub cost: Cost,
+    /// Whose turn it is among calls that wait.
+    pub fair: Option<Arc<Fair>>,
     /// How long a call may wait for a start.
     pub max_wait: Duration,
     /// How often a call is made again that failed.
@@ -50,6 +54,14 @@ pub struct EgressSettings {
     pub lease: Duration,
     /// What callers must show.
     pub token: Option<Secret>,
+}
+
+impl EgressSettings {
+    /// By which weights its calls take turns.
+    fn turns(&self) -> Option<(&BTreeMap<Key, NonZeroU32>, NonZeroU32)> {
+        let fair = self.fair.as_ref()?;
+        Some((&fair.weights, fair.default_weight))
+    }
 }
 
 /// Reads all entries, beside the policies of the file that decide and those that are only tried. What they say of a lost
@@ -70,6 +82,18 @@ pub(super) fn egress(
         if is_taken || all_policies.any(|policy| policy.name == entry.name) {
             let hint = "metrics go by it: give it a name that no entry and no policy has";
             table.refuse("name", "is there twice", hint);
+        }
+        let key = entry.key.as_str();
+        if let Some(other) = all.iter().find(|other| other.key.as_str() == key)
+            && entry.turns() != other.turns()
+        {
+            let title = format!(
+                "entries {:?} and {:?} have one key, and not one `fair`",
+                other.name, entry.name
+            );
+            let hint =
+                "calls take turns under a key: write the same weights in both, or another key";
+            table.error(&table.span, title, hint);
         }
         all.push(entry);
     }
@@ -109,6 +133,7 @@ fn entry(
         .and_then(|((own, key), name)| limits_of(table, own, key, policies, name));
     let cost = count(1..=LARGEST_NUMBER as usize)(table, "cost", 1_usize);
     let pays = u32::try_from(cost).ok().and_then(NonZeroU32::new)?;
+    let fair = fair_calls(table);
     let wait = table.word_or("on_limit", true, &[("wait", true), ("reject", false)]);
     let max_wait = time(Duration::ZERO..=HOUR).read(table, "max_wait", 10 * SECOND);
     let max_wait = if wait { max_wait } else { Duration::ZERO };
@@ -136,6 +161,7 @@ fn entry(
         key: key?,
         limits: limits?,
         cost: Cost { pays, ..Cost::ONE },
+        fair: fair.ok()?,
         max_wait,
         retry,
         max_waiting,
@@ -229,6 +255,10 @@ fn limits_of(
         table.warn(&table.span, title, hint);
     }
     let is_tried = tried.iter().any(|policy| key.has_form_of(&policy.key));
+    if found.is_empty() && !is_tried && table.has("fair") {
+        let hint = "calls take turns where they wait: add concurrency, rate or throttle";
+        table.refuse("fair", "has no limit beside it", hint);
+    }
     if found.is_empty() && !is_tried && table.has("key") {
         let hint = "add concurrency, rate or throttle, or write the key of a policy; in places such as {header.NAME} \
                     it may differ";

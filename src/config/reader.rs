@@ -30,10 +30,11 @@ pub(super) struct FileReading {
 }
 
 /// Names below these are the producers' own.
-const ANY_NAME: [&str; 3] = [
+const ANY_NAME: [&str; 4] = [
     "policy.match.meta.",
     "policy.fair.weights.",
     "queue.fair.weights.",
+    "egress.fair.weights.",
 ];
 
 impl FileReading {

@@ -7,18 +7,34 @@ use http::request::Parts;
 
 use crate::answers::respond::Fault;
 use crate::config::EgressSettings;
-use crate::limit::Key;
-use crate::policy::CallValue;
+use crate::limit::{Key, Share};
+use crate::policy::{CallValue, Template};
 use crate::wire::ojs;
 use crate::wire::upstream::named_by_connection;
 
-/// What a call says makes its key.
+/// The key of a call, and whose share of it the call takes.
+#[derive(Debug)]
+pub(super) struct CallKey {
+    pub(super) key: Key,
+    pub(super) share: Option<Share>,
+}
+
+/// What a call says makes its key and its group.
 ///
 /// # Errors
 /// Others could read it otherwise.
-pub(super) fn key_of(entry: &EgressSettings, parts: &Parts) -> Result<Key, Fault> {
+pub(super) fn key_of(entry: &EgressSettings, parts: &Parts) -> Result<CallKey, Fault> {
+    let share = match &entry.fair {
+        Some(fair) => Some(fair.share_as(&filled_in(&fair.by, parts)?)),
+        None => None,
+    };
+    let key = filled_in(&entry.key, parts)?;
+    Ok(CallKey { key, share })
+}
+
+fn filled_in(template: &Template, parts: &Parts) -> Result<Key, Fault> {
     let mut unclear = None;
-    let key = entry.key.of_call(|value| {
+    let key = template.of_call(|value| {
         let found = value_of(value, parts);
         found.map_err(|why| unclear = Some(why)).ok().flatten()
     });

@@ -63,10 +63,9 @@ pub(super) struct CallStart {
 
 impl CallStart {
     pub(super) fn of(sidecar: &Arc<Sidecar>, claimed: &Claimed, at: Timestamp) -> CallStart {
-        if let Some(one) = claimed.limited.first() {
-            let mut out = sidecar.calling.out.lock();
-            out.insert(claimed.job.clone(), one.key.clone());
-        }
+        let mut out = sidecar.calling.out.lock();
+        out.insert(claimed.job.clone(), claimed.limited.clone());
+        drop(out);
         CallStart {
             sidecar: Arc::clone(sidecar),
             claimed: claimed.clone(),

@@ -36,5 +36,5 @@ pub use matcher::{Match, Pattern, Sample};
 pub use price::{Fair, Prices};
 pub use set::PolicySet;
 pub use spelling::nearest;
-pub use template::{CallValue, Rendered, Template};
+pub use template::{BadTemplate, CallValue, Rendered, Template};
 pub use vendor::{back_at, tells_of_limits};
