@@ -395,26 +395,30 @@ impl CallLines {
         in_line + refused.map(|lane| lane.calls.len()).sum::<usize>()
     }
 
-    /// Whose calls wait for the turns of a key, in turn, and how many of each.
-    pub(crate) fn shares(&self, key: &Key) -> Vec<(Share, usize)> {
+    /// Whose calls wait for the turns of a key, what the first of each adds to what it was served, and how many they are.
+    pub(crate) fn shares(&self, key: &Key) -> Vec<(Share, u64, usize)> {
         let standings = self.0.lock();
-        let Some(line) = standings.by_key.get(key) else {
-            return Vec::new();
-        };
-        let lanes = line.lanes.iter();
-        let mut all: Vec<_> = lanes
-            .filter_map(|(name, lane)| {
-                let (turn, _) = line.first(name, lane)?;
-                Some((turn, name.share.clone()?, lane.calls.len()))
-            })
-            .collect();
-        all.sort_by_key(|(turn, ..)| *turn);
-        let all = all.into_iter();
-        all.map(|(_, share, waiting)| (share, waiting)).collect()
+        let lanes = standings
+            .by_key
+            .get(key)
+            .into_iter()
+            .flat_map(|line| &line.lanes);
+        let mut all = BTreeMap::<Arc<str>, (Share, u64, usize)>::new();
+        for (name, lane) in lanes {
+            if let Some((share, (_, first))) = name.share.as_ref().zip(lane.calls.first_key_value())
+            {
+                let known = || (share.clone(), first.price, 0);
+                all.entry(share.group.clone()).or_insert_with(known).2 += lane.calls.len();
+            }
+        }
+        all.into_values().collect()
     }
 
     /// What the store says of groups.
     pub(crate) fn served(&self, served: &[Served], now: Timestamp) {
+        if served.is_empty() {
+            return;
+        }
         let mut standings = self.0.lock();
         for of in served {
             if let Some(line) = standings.by_key.get_mut(&of.key) {
@@ -538,5 +542,97 @@ impl Drop for CallPlace {
         if next.is_none() {
             standings.note_lane(&self.key, &self.lane, false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+    use crate::limit::Limits;
+
+    const FILE: &str = "[server]\nupstream = 'none'\n[[egress]]\nname = 'out'\nlisten = '127.0.0.1:8082'\n\
+        upstream = 'http://127.0.0.1:9'\nconcurrency = 1\nfair = { by = '{host}' }\n";
+
+    fn limited(group: &str, keys: &[&str]) -> Vec<Limited> {
+        let one = |key: &&str| {
+            let key = Key::new(key).unwrap();
+            Limited::new(Space::Job, key, Limits::default(), "p".into())
+        };
+        let mut all: Vec<_> = keys.iter().map(one).collect();
+        all[0].share = Some(Share {
+            group: group.into(),
+            weight: std::num::NonZeroU32::MIN,
+        });
+        all
+    }
+
+    fn joins(lines: &Arc<CallLines>, group: &str, keys: &[&str]) -> CallPlace {
+        let settings = Settings::parse(FILE, "a.toml").unwrap();
+        let comer = Comer {
+            limited: &limited(group, keys),
+            entry: &settings.egress[0],
+            stays: Timestamp::NEVER,
+            now: Timestamp(1),
+        };
+        lines.join(&comer).unwrap()
+    }
+
+    fn asks(place: &CallPlace) -> bool {
+        matches!(place.step(), Step::Asks { .. })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_that_another_key_refuses_is_passed_until_something_of_that_is_freed() {
+        let lines = Arc::new(CallLines::default());
+        let spent = Key::new("spent").unwrap();
+        let later = Instant::now() + Duration::from_secs(60);
+        let dry = joins(&lines, "a", &["k", "spent"]);
+        let other = joins(&lines, "b", &["k", "full"]);
+        assert!(asks(&dry) && !asks(&other), "one asks at a time");
+        dry.refused(Some(&spent), later);
+        assert!(!asks(&dry) && asks(&other), "it is passed");
+        assert_eq!(lines.waiting(&spent), 1);
+        lines.wake([(Space::Job, &Key::new("full").unwrap())].into_iter());
+        drop(other);
+        assert!(!asks(&dry), "another key has no part in it");
+        lines.wake([(Space::Job, &spent)].into_iter());
+        assert!(asks(&dry));
+        // What was freed while it asked is not missed.
+        lines.wake([(Space::Job, &spent)].into_iter());
+        dry.refused(Some(&spent), later);
+        assert!(asks(&dry));
+        dry.refused(Some(&spent), later);
+        tokio::time::sleep_until(later).await;
+        assert!(asks(&dry), "its time has come");
+        drop(dry);
+        let standings = lines.0.lock();
+        assert!(standings.by_key.is_empty() && standings.beside.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_key_of_the_line_has_all_wait_whose_turn_is_later() {
+        let lines = Arc::new(CallLines::default());
+        let (first, second) = (joins(&lines, "a", &["k"]), joins(&lines, "a", &["k"]));
+        let turn = Key::new("k").unwrap();
+        assert!(asks(&first));
+        first.refused(Some(&turn), Instant::now() + Duration::from_secs(9));
+        let other = joins(&lines, "b", &["k"]);
+        assert!(!asks(&first) && !asks(&second) && !asks(&other));
+        // A group that was served less has its turn before.
+        let served = |group: &str, served| Served {
+            space: Space::Job,
+            key: turn.clone(),
+            group: group.into(),
+            served,
+            virtual_time: 5_000,
+        };
+        lines.served(&[served("a", 5_000), served("b", 0)], Timestamp(2));
+        lines.wake([(Space::Job, &turn)].into_iter());
+        assert!(!asks(&first) && asks(&other));
+        drop(other);
+        assert!(asks(&first));
+        drop(first);
+        assert!(asks(&second), "who asked has gone, and the next one asks");
     }
 }

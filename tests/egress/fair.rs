@@ -260,3 +260,45 @@ async fn a_dear_call_of_one_group_starts_beside_cheap_ones_of_others() {
     }
     assert!(world.vendor.calls().len() >= 40, "cheap ones start, too");
 }
+
+/// What it was before: one of b waits for a hundred of a.
+#[tokio::test(start_paused = true)]
+async fn one_call_does_not_wait_for_a_hundred_of_another_group() {
+    let slow = "throttle = { limit = 10, period = '1s' }\nmax_wait = '1m'";
+    let world = Shared::start(1, &format!("{FAIR}{slow}")).await;
+    for _ in 0..100 {
+        let caller = world.caller(0, 0, "a");
+        tokio::spawn(async move { caller.call().await });
+    }
+    sleep(millis(230)).await;
+    let begun = Instant::now();
+    assert_eq!(world.caller(0, 0, "b").call().await, 200);
+    let took = world.first_of("b").unwrap() - begun;
+    println!("{took:?}");
+    assert!(took <= millis(2 * 200 + 150), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn experiment_fast() {
+    for each in [400] {
+        for limit in ["throttle", "rate"] {
+            for everywhere in [0] {
+                let limit = format!("{limit} = {{ limit = {each}, period = '1s' }}\n");
+                let world = Shared::start(3, &format!("{FAIR}{limit}max_wait = '1m'")).await;
+                for (nth, (tenant, _)) in WEIGHTS.iter().enumerate() {
+                    for of in 0..24 {
+                        world
+                            .caller((nth + everywhere * of) % 3, 0, tenant)
+                            .goes_on();
+                    }
+                }
+                sleep(millis(2_000)).await;
+                let from = Instant::now();
+                sleep(Duration::from_secs(6)).await;
+                let got = world.by_tenant(from);
+                let all: usize = got.values().sum();
+                println!("{everywhere} {limit}: {got:?}, {all} of {}", 6 * each);
+            }
+        }
+    }
+}
