@@ -119,8 +119,10 @@ const LIMITS: [&str; 3] = [
     "concurrency = 3\nthrottle = { limit = 50, period = '1s' }\n",
 ];
 
-/// Where the callers of a tenant are.
+/// Starts are few where this runs with all others; `STARTS` says how many else. `callers` says where those of a tenant are.
 async fn by_weight(callers: impl Fn(usize) -> usize) {
+    let starts = std::env::var("STARTS").ok().and_then(|of| of.parse().ok());
+    let starts: u64 = starts.unwrap_or(500);
     for limit in LIMITS {
         let world = Shared::start(3, &format!("{FAIR}{limit}max_wait = '1m'")).await;
         for (nth, (tenant, _)) in WEIGHTS.iter().enumerate() {
@@ -130,12 +132,15 @@ async fn by_weight(callers: impl Fn(usize) -> usize) {
         }
         sleep(millis(2_000)).await;
         let from = Instant::now();
-        sleep(Duration::from_secs(60)).await;
+        sleep(Duration::from_secs(starts / 50)).await;
         let got = world.by_tenant(from);
         let all: usize = got.values().sum();
-        println!("{limit}: {got:?}, {all} of 3000");
+        println!("{limit}: {got:?}, {all} of {starts}");
         parts(&got, &WEIGHTS);
-        assert!(all >= 2_910, "{limit}: {all} of 3000");
+        assert!(
+            all as f64 >= 0.97 * starts as f64,
+            "{limit}: {all} of {starts}"
+        );
     }
 }
 
@@ -203,15 +208,15 @@ async fn groups_share_by_cost() {
     }
     sleep(millis(3_000)).await;
     let from = Instant::now();
-    sleep(Duration::from_secs(60)).await;
+    sleep(Duration::from_secs(15)).await;
     let mut got = world.by_tenant(from);
     for (tenant, cost) in costs {
         *got.get_mut(tenant).unwrap() *= cost;
     }
     let all: usize = got.values().sum();
-    println!("{got:?}, {all} of 60000");
+    println!("{got:?}, {all} of 15000");
     parts(&got, &WEIGHTS);
-    assert!(all >= 57_000, "{all} of 60000");
+    assert!(all >= 14_550, "{all} of 15000");
 }
 
 /// A flood has places and starts left over by those who want little, and none of these is sent away.
@@ -276,29 +281,4 @@ async fn one_call_does_not_wait_for_a_hundred_of_another_group() {
     let took = world.first_of("b").unwrap() - begun;
     println!("{took:?}");
     assert!(took <= millis(2 * 200 + 150), "{took:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn experiment_fast() {
-    for each in [400] {
-        for limit in ["throttle", "rate"] {
-            for everywhere in [0] {
-                let limit = format!("{limit} = {{ limit = {each}, period = '1s' }}\n");
-                let world = Shared::start(3, &format!("{FAIR}{limit}max_wait = '1m'")).await;
-                for (nth, (tenant, _)) in WEIGHTS.iter().enumerate() {
-                    for of in 0..24 {
-                        world
-                            .caller((nth + everywhere * of) % 3, 0, tenant)
-                            .goes_on();
-                    }
-                }
-                sleep(millis(2_000)).await;
-                let from = Instant::now();
-                sleep(Duration::from_secs(6)).await;
-                let got = world.by_tenant(from);
-                let all: usize = got.values().sum();
-                println!("{everywhere} {limit}: {got:?}, {all} of {}", 6 * each);
-            }
-        }
-    }
 }
