@@ -63,14 +63,14 @@ struct Standings {
 /// The calls that take the turns of one key.
 #[derive(Debug)]
 struct KeyLine {
-    lanes: HashMap<LaneName, Lane>,
+    lanes: HashMap<LaneName, CallLane>,
     groups: KnownGroups,
     /// Who asks now, and whose turn that was.
-    asking: Option<(u64, Turn)>,
+    asking: Option<(u64, CallTurn)>,
     /// Whether something was freed meanwhile.
     freed: bool,
     /// Until when those wait whose turn is not before this one.
-    shut: (Instant, Turn),
+    shut: (Instant, CallTurn),
     /// Whose the last start here was since some wait.
     last: Option<AskedBy>,
     /// When a job of the key last asked here.
@@ -78,7 +78,7 @@ struct KeyLine {
 }
 
 /// When a call is done, in the virtual time of its key, and its number: the least goes first.
-type Turn = (u64, u64);
+type CallTurn = (u64, u64);
 
 /// Calls that are refused alike.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -91,7 +91,7 @@ struct LaneName {
 
 /// Some of them, in their order.
 #[derive(Default, Debug)]
-struct Lane {
+struct CallLane {
     calls: BTreeMap<u64, WaitingCall>,
     /// Which key refused the first one, and until when all wait for that.
     refused: Option<(Key, Instant)>,
@@ -128,16 +128,16 @@ pub(crate) struct CallPlace {
 
 /// What a call does next.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
+pub(crate) enum CallStep {
     /// It asks: since when its group waits, and until when the next one of its lane does.
     Asks { begins: u64, followed: Timestamp },
     /// It waits until it is woken, or until then.
     Waits(Option<Instant>),
 }
 
-impl Step {
+impl CallStep {
     /// What a call does that stands in no line.
-    pub(crate) const ALONE: Step = Step::Asks {
+    pub(crate) const ALONE: CallStep = CallStep::Asks {
         begins: u64::MAX,
         followed: Timestamp(0),
     };
@@ -211,7 +211,7 @@ impl KeyLine {
             groups: KnownGroups::default(),
             asking: None,
             freed: false,
-            shut: (now, Turn::default()),
+            shut: (now, CallTurn::default()),
             last: None,
             job_asked: None,
         }
@@ -238,7 +238,11 @@ impl KeyLine {
     }
 
     /// The turn of the first of a lane, and that call.
-    fn first<'l>(&self, name: &LaneName, lane: &'l Lane) -> Option<(Turn, &'l WaitingCall)> {
+    fn first<'l>(
+        &self,
+        name: &LaneName,
+        lane: &'l CallLane,
+    ) -> Option<(CallTurn, &'l WaitingCall)> {
         let (id, call) = lane.calls.first_key_value()?;
         let since = name
             .share
@@ -249,7 +253,7 @@ impl KeyLine {
     }
 
     /// Who is to ask next.
-    fn best(&self, now: Instant) -> Option<(Turn, &WaitingCall)> {
+    fn best(&self, now: Instant) -> Option<(CallTurn, &WaitingCall)> {
         let lanes = self
             .lanes
             .iter()
@@ -284,30 +288,30 @@ impl KeyLine {
     }
 
     /// What the call `id` of a lane does next.
-    fn step(&mut self, name: &LaneName, id: u64, now: Instant) -> Step {
+    fn step(&mut self, name: &LaneName, id: u64, now: Instant) -> CallStep {
         let Some(lane) = self.lanes.get(name) else {
-            return Step::Waits(None);
+            return CallStep::Waits(None);
         };
         let mut calls = lane.calls.iter();
         if calls.next().is_none_or(|(first, _)| *first != id) || self.asking.is_some() {
-            return Step::Waits(None);
+            return CallStep::Waits(None);
         }
         let followed = calls.next().map_or(Timestamp(0), |(_, next)| next.stays);
         if lane.until() > Some(now) {
-            return Step::Waits(lane.until());
+            return CallStep::Waits(lane.until());
         }
         let Some((turn, _)) = self.best(now).filter(|((_, best), _)| *best == id) else {
-            return Step::Waits(None);
+            return CallStep::Waits(None);
         };
         if now < self.shut.0 && turn >= self.shut.1 {
-            return Step::Waits(Some(self.shut.0));
+            return CallStep::Waits(Some(self.shut.0));
         }
         (self.asking, self.freed) = (Some((id, turn)), false);
         let known = name
             .share
             .as_ref()
             .map(|share| self.groups.since(&share.group));
-        Step::Asks {
+        CallStep::Asks {
             begins: known.flatten().unwrap_or(u64::MAX),
             followed,
         }
@@ -330,7 +334,7 @@ impl KeyLine {
     }
 }
 
-impl Lane {
+impl CallLane {
     fn until(&self) -> Option<Instant> {
         self.refused.as_ref().map(|(_, until)| *until)
     }
@@ -491,10 +495,10 @@ impl CallLines {
 
 impl CallPlace {
     /// What it does next.
-    pub(crate) fn step(&self) -> Step {
+    pub(crate) fn step(&self) -> CallStep {
         let mut standings = self.lines.0.lock();
         let line = standings.by_key.get_mut(&self.key);
-        line.map_or(Step::Waits(None), |line| {
+        line.map_or(CallStep::Waits(None), |line| {
             line.step(&self.lane, self.id, Instant::now())
         })
     }
@@ -579,7 +583,7 @@ mod tests {
     }
 
     fn asks(place: &CallPlace) -> bool {
-        matches!(place.step(), Step::Asks { .. })
+        matches!(place.step(), CallStep::Asks { .. })
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use super::start::{CallStart, PricedCall};
 use crate::answers::respond::Fault;
 use crate::config::EgressSettings;
 use crate::desk::calling::Calling;
-use crate::desk::lines::{AskedBy, BEHIND, CallPlace, Comer, Step, turn_key};
+use crate::desk::lines::{AskedBy, BEHIND, CallPlace, CallStep, Comer, turn_key};
 use crate::desk::outlive::to_the_end;
 use crate::desk::{micros, named, tell};
 use crate::inquiry::in_force;
@@ -63,8 +63,8 @@ impl WayOut {
         let mut since = place.is_some().then(Instant::now);
         loop {
             let wakes = lines.wakes();
-            match place.as_ref().map_or(Step::ALONE, CallPlace::step) {
-                Step::Asks { begins, followed } => {
+            match place.as_ref().map_or(CallStep::ALONE, CallPlace::step) {
+                CallStep::Asks { begins, followed } => {
                     (claimed.since, claimed.followed) = (begins, followed);
                     if lines.call_is_behind(&turn) {
                         tokio::time::sleep(BEHIND).await;
@@ -96,7 +96,7 @@ impl WayOut {
                     }
                     place = Some(stands);
                 }
-                Step::Waits(until) => {
+                CallStep::Waits(until) => {
                     let until = until.map_or(deadline, |until| until.min(deadline));
                     tokio::select! {
                         () = woken(place.as_ref()) => {}

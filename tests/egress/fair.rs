@@ -282,3 +282,22 @@ async fn one_call_does_not_wait_for_a_hundred_of_another_group() {
     println!("{took:?}");
     assert!(took <= millis(2 * 200 + 150), "{took:?}");
 }
+
+/// `why` shows whose calls wait, in turn.
+#[tokio::test(start_paused = true)]
+async fn why_shows_the_groups_of_calls_that_wait() {
+    let slow = "throttle = { limit = 1, period = '20s' }\nmax_wait = '10m'";
+    let world = Shared::start(1, &format!("{FAIR}{slow}")).await;
+    for tenant in ["b", "b", "b", "acme"] {
+        let caller = world.caller(0, 0, tenant);
+        tokio::spawn(async move { caller.call().await });
+        sleep(millis(20)).await;
+    }
+    let admin = world.sidecars[0].admin();
+    let why = admin.get("/throttle/v1/why?key=vendor").await.json();
+    let groups = json!([
+        {"group": "acme", "weight": 3, "calls": 1},
+        {"group": "b", "weight": 1, "calls": 2},
+    ]);
+    assert_eq!(why["limits"][0]["groups"], groups, "{why}");
+}
