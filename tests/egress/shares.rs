@@ -206,5 +206,13 @@ async fn three_sidecars_give_halves_under_each_kind_of_limit() {
     ] {
         let ([jobs, calls], alone) = at_three_sidecars(limit).await;
         println!("{limit}: {jobs} jobs and {calls} calls, then {alone} calls in 5 s");
+        let half = (jobs + calls) / 2;
+        let near = (half / 50).max(8);
+        assert!(
+            jobs.abs_diff(half) <= near,
+            "{limit}: {jobs} jobs, {calls} calls"
+        );
+        // What jobs do not want any more calls have.
+        assert!(alone >= 95, "{limit}: {alone} in 5 s");
     }
 }
