@@ -115,7 +115,7 @@
 //! | snapshot | what is held and what waits at one moment, as a value: all who show it read the same one |
 //! | look | the backend is asked how deep a bounded queue is, once for all who wait for it |
 //! | first in line | of a key: the job for which the room is kept that it needs; in the hold FETCHes wait in line |
-//! | share, group | whose part of a key a job takes, by weight (`fair`) |
+//! | share, group | whose part of a key a job or a call takes, by weight (`fair`) |
 //! | virtual time | of a shared key: what its groups were served, by weight; it orders their jobs |
 //! | shadow, tried | of an entry: it decides nothing; its jobs wait and start in a virtual queue, which tells what would have been |
 //! | call, way out | what a worker asks of a service, and the `[[egress]]` through which it does: a claim without a job |

@@ -4,6 +4,7 @@ mod budgets;
 mod crowd;
 mod dear;
 mod failures;
+mod fair;
 mod given_up;
 mod gone;
 mod hosts;

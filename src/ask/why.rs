@@ -209,9 +209,12 @@ fn turns_text(limit: &Value, out: &mut String) {
         let _ = writeln!(out, "  its group  {group}, weight {}", limit["weight"]);
     }
     for group in list(limit, "groups") {
-        let (held, weight) = (&group["held"], &group["weight"]);
-        let name = text(group, "group");
-        let _ = writeln!(out, "  turn       {name}, weight {weight}: {held} held");
+        let (name, weight) = (text(group, "group"), &group["weight"]);
+        let waiting = match group["calls"].as_u64() {
+            Some(calls) => format!("{calls} calls"),
+            None => format!("{} held", group["held"]),
+        };
+        let _ = writeln!(out, "  turn       {name}, weight {weight}: {waiting}");
     }
 }
 

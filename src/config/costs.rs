@@ -12,7 +12,7 @@ use ojs_policy::fields::Fields;
 use ojs_policy::limits::required;
 use ojs_policy::numbers::{self, LARGEST_NUMBER, Wrong};
 use ojs_policy::words::Nested;
-use ojs_policy::{Fair, Prices, Template};
+use ojs_policy::{BadTemplate, Fair, Prices, Template};
 
 const COST: Nested = Nested {
     name: "cost",
@@ -24,13 +24,18 @@ const FAIR: Nested = Nested {
     fields: &["by", "weights", "default_weight"],
     in_file: "fair = { by = \"{meta.tenant_id}\" }",
 };
+const FAIR_OF_CALLS: Nested = Nested {
+    in_file: "fair = { by = \"{header.X-Tenant}\" }",
+    ..FAIR
+};
 
 const FROM: &str = "such as \"meta.tokens\", or \"args.0.tokens\" with a place in the list";
 const SETTLE: &str = "such as \"result.usage.total_tokens\"";
 
 /// Reads both, beside these limits of the entry. `None`: something of them is wrong, which was reported.
 pub(super) fn prices(entry: &mut TomlTable<'_>, limits: Option<&Limits>) -> Option<Prices> {
-    let (cost, fair) = (cost(entry, limits), fair(entry));
+    let cost = cost(entry, limits);
+    let fair = fair(entry, &FAIR, Template::new);
     Some(Prices {
         cost: cost.ok()?.map(Arc::new),
         fair: fair.ok()?.map(Arc::new),
@@ -140,15 +145,28 @@ fn from_objection(path: &str) -> Option<&'static str> {
     }
 }
 
-fn fair(entry: &mut TomlTable<'_>) -> Result<Option<Fair>, Reported> {
-    let Some(mut table) = entry.inside(&FAIR)? else {
+/// Reads `fair` of an `[[egress]]`. `Err`: something of it is wrong, which was reported.
+pub(super) fn fair_calls(entry: &mut TomlTable<'_>) -> Result<Option<Arc<Fair>>, Reported> {
+    let fair = fair(entry, &FAIR_OF_CALLS, Template::of_calls)?;
+    Ok(fair.map(Arc::new))
+}
+
+fn fair(
+    entry: &mut TomlTable<'_>,
+    of: &Nested,
+    read: fn(&str) -> Result<Template, BadTemplate>,
+) -> Result<Option<Fair>, Reported> {
+    let Some(mut table) = entry.inside(of)? else {
         return Ok(None);
     };
-    let by = required(&mut table, ("by", FAIR.in_file), |table| table.text("by"));
+    let by = required(&mut table, ("by", of.in_file), |table| table.text("by"));
     let by = by.and_then(|text| {
-        let wrong = match Template::new(&text) {
+        let wrong = match read(&text) {
             Ok(by) if by.constant().is_none() => return Ok(by),
-            Ok(_) => "it names one group for all jobs; put in what differs, as {tenant}".into(),
+            Ok(_) => format!(
+                "it names one group for all; put in what differs, as in {}",
+                of.in_file
+            ),
             Err(bad) => bad.to_string(),
         };
         Err(table.wrong(Wrong::with_hint("by", "is not valid".into(), wrong)))

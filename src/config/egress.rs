@@ -1,5 +1,6 @@
 //! Reads `[[egress]]`: ways out for the calls that workers make, under the keys of policies.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::budget::{Budget, budgets};
+use super::costs::fair_calls;
 use super::entries::{on_store_error, valid_name};
 use super::feedback::feedback;
 use super::hosts::{Hosts, hosts, warn_of_one_key};
@@ -15,11 +17,11 @@ use super::places::EGRESS;
 use super::reader::TomlTable;
 use super::secret::Secret;
 use ojs_duration::short;
-use ojs_limit::{Cost, Limits, Rate, Throttle};
+use ojs_limit::{Cost, Key, Limits, Rate, Throttle};
 use ojs_policy::fields::Fields;
 use ojs_policy::limits::limits;
 use ojs_policy::numbers::LARGEST_NUMBER;
-use ojs_policy::{Feedback, Policy, Sample, Template, VENDORS, Vendor};
+use ojs_policy::{Fair, Feedback, Policy, Sample, Template, VENDORS, Vendor};
 use ojs_store::guard::Declared;
 use ojs_wire::upstream::BaseUrl;
 
@@ -49,6 +51,8 @@ pub struct EgressSettings {
     pub vendor: Option<&'static Vendor>,
     /// Which answers shut the keys, where the limits are the entry's own.
     pub feedback: Option<Feedback>,
+    /// Whose turn it is among calls that wait.
+    pub fair: Option<Arc<Fair>>,
     /// How long a call may wait for a start.
     pub max_wait: Duration,
     /// How often a call is made again that failed.
@@ -67,12 +71,19 @@ impl EgressSettings {
     /// Whether a key of its calls stands in their bodies.
     pub fn has_keys_of_bodies(&self) -> bool {
         let mut budgets = self.budgets.iter();
-        self.key.sees_bodies() || budgets.any(|budget| budget.key.sees_bodies())
+        let by_group = self.fair.as_ref().is_some_and(|fair| fair.by.sees_bodies());
+        self.key.sees_bodies() || by_group || budgets.any(|budget| budget.key.sees_bodies())
     }
 
     /// Whether a key or a cost of its calls stands in their bodies.
     pub fn sees_bodies(&self) -> bool {
-        self.key.sees_bodies() || self.budgets.iter().any(|budget| budget.sees_bodies())
+        self.has_keys_of_bodies() || self.budgets.iter().any(|budget| budget.sees_bodies())
+    }
+
+    /// By which weights its calls take turns.
+    fn turns(&self) -> Option<(&BTreeMap<Key, NonZeroU32>, NonZeroU32)> {
+        let fair = self.fair.as_ref()?;
+        Some((&fair.weights, fair.default_weight))
     }
 }
 
@@ -96,6 +107,18 @@ pub(super) fn egress(
             table.refuse("name", "is there twice", hint);
         }
         one_budget_a_name(&mut table, &entry, &all, policies);
+        let key = entry.key.as_str();
+        if let Some(other) = all.iter().find(|other| other.key.as_str() == key)
+            && entry.turns() != other.turns()
+        {
+            let title = format!(
+                "entries {:?} and {:?} have one key, and not one `fair`",
+                other.name, entry.name
+            );
+            let hint =
+                "calls take turns under a key: write the same weights in both, or another key";
+            table.error(&table.span, title, hint);
+        }
         all.push(entry);
     }
     all
@@ -117,7 +140,7 @@ fn entry(
     if let Some(file) = &ca_file {
         must_have_certificates(table, "ca_file", file);
     }
-    let vendor = vendor(table, upstream.as_ref());
+    let vendor = vendor(table, upstream.as_ref(), hosts.as_ref());
     let own = limits(table).ok();
     let feedback = feedback(table);
     let feedback =
@@ -133,6 +156,7 @@ fn entry(
         .and_then(|((own, key), name)| limits_of(table, own, key, policies, name));
     let cost = count(1..=LARGEST_NUMBER as usize)(table, "cost", 1_usize);
     let pays = u32::try_from(cost).ok().and_then(NonZeroU32::new)?;
+    let fair = fair_calls(table);
     let wait = table.word_or("on_limit", true, &[("wait", true), ("reject", false)]);
     let max_wait = time(Duration::ZERO..=HOUR).read(table, "max_wait", 10 * SECOND);
     let max_wait = if wait { max_wait } else { Duration::ZERO };
@@ -158,6 +182,7 @@ fn entry(
         cost: Cost { pays, ..Cost::ONE },
         vendor,
         feedback,
+        fair: fair.ok()?,
         max_wait,
         retry,
         max_waiting,
@@ -277,8 +302,13 @@ fn refuse_short_wait(
 }
 
 /// Who answers, as the entry says or its upstream.
-fn vendor(table: &mut TomlTable<'_>, upstream: Option<&BaseUrl>) -> Option<&'static Vendor> {
-    let by_host = Vendor::of_host(upstream.map_or("", |upstream| &upstream.host));
+fn vendor(
+    table: &mut TomlTable<'_>,
+    upstream: Option<&BaseUrl>,
+    hosts: Option<&Hosts>,
+) -> Option<&'static Vendor> {
+    let of_upstream = || Vendor::of_host(upstream.map_or("", |upstream| &upstream.host));
+    let by_host = hosts.map_or_else(of_upstream, Hosts::vendor);
     let named = VENDORS.iter().map(|vendor| (vendor.name, Some(vendor)));
     let words: Vec<_> = named.chain([("none", None)]).collect();
     table.word_or("vendor", Some(by_host), &words)
@@ -332,6 +362,10 @@ fn limits_of(
         table.warn(&table.span, title, hint);
     }
     let is_tried = tried.iter().any(|policy| key.has_form_of(&policy.key));
+    if found.is_empty() && !is_tried && table.has("fair") {
+        let hint = "calls take turns where they wait: add concurrency, rate or throttle";
+        table.refuse("fair", "has no limit beside it", hint);
+    }
     let has_budget = table.has("budget");
     if found.is_empty() && !is_tried && !has_budget && table.has("key") {
         let hint = "add concurrency, rate or throttle, or write the key of a policy; in places such as {header.NAME} \

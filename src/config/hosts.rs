@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::patterns::texts;
 use super::reader::{Reported, TomlTable};
-use ojs_policy::Template;
 use ojs_policy::fields::Fields as _;
+use ojs_policy::{Template, Vendor};
 use ojs_wire::upstream::{AddressRange, BaseUrl};
 
 /// So many are named where a call is refused.
@@ -38,6 +38,16 @@ impl Hosts {
         };
         let is_listed = self.names.contains(&name) || dots.any(is_below);
         is_listed.then(|| self.url(&name)).flatten()
+    }
+
+    /// The vendor whose all of them are; else one of which nothing is known.
+    pub(super) fn vendor(&self) -> &'static Vendor {
+        let named = self.names.iter();
+        let mut all =
+            named.map(|name| Vendor::of_host(name.rsplit_once(':').map_or(name, |at| at.0)));
+        let first = all.next();
+        let first = first.filter(|first| all.all(|other| other == *first));
+        first.unwrap_or_else(|| Vendor::of_host(""))
     }
 
     /// Where calls to the names go that stand there whole.

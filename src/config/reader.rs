@@ -30,11 +30,12 @@ pub(super) struct FileReading {
 }
 
 /// Names below these are the producers' own.
-const ANY_NAME: [&str; 4] = [
+const ANY_NAME: [&str; 5] = [
     "policy.match.meta.",
     "policy.fair.weights.",
     "queue.fair.weights.",
     "egress.budget.cost.prices.",
+    "egress.fair.weights.",
 ];
 
 impl FileReading {

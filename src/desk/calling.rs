@@ -15,8 +15,8 @@ use crate::wire::upstream::Upstream;
 pub(crate) struct Calling {
     /// Those that wait.
     pub(crate) lines: Arc<CallLines>,
-    /// The ids of those that are out, with their keys.
-    pub(crate) out: Mutex<HashMap<Arc<str>, Key>>,
+    /// The ids of those that are out, with their limits.
+    pub(crate) out: Mutex<HashMap<Arc<str>, Arc<[Limited]>>>,
     /// Cancelled when a drain has no limited job out any more, which may have to call: from then on no call starts.
     pub(crate) closed: CancellationToken,
     /// The ports of this program.
@@ -69,7 +69,8 @@ impl Calling {
     /// How many of a key are out through us, and how many wait here.
     pub(crate) fn of_key(&self, key: &Key) -> (usize, usize) {
         let out = self.out.lock();
-        let out = out.values().filter(|of| *of == key).count();
+        let has_key = |of: &&Arc<[Limited]>| of.iter().any(|one| one.key == *key);
+        let out = out.values().filter(has_key).count();
         (out, self.lines.waiting(key))
     }
 }

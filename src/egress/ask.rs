@@ -8,13 +8,15 @@ use super::key::{Said, key_of};
 use super::meter::{Charged, Meter};
 use crate::answers::respond::Fault;
 use crate::config::EgressSettings;
-use crate::limit::{Key, Limited};
+use crate::limit::{Key, Limited, Share};
 
 /// What is known of a call before it starts.
 #[derive(Debug)]
 pub(super) struct CallAsk {
     /// That of its entry, in whose line it waits.
     pub(super) key: Key,
+    /// Whose share of that it takes.
+    pub(super) share: Option<Share>,
     charged: Arc<[Charged]>,
 }
 
@@ -37,8 +39,15 @@ impl CallAsk {
         if entry.limits.is_empty() && charged.is_empty() {
             return Ok(None);
         }
-        let key = key_of(&entry.key, parts, said)?;
-        Ok(Some(CallAsk { key, charged }))
+        let share = match &entry.fair {
+            Some(fair) => Some(fair.share_as(&key_of(&fair.by, parts, said)?)),
+            None => None,
+        };
+        Ok(Some(CallAsk {
+            key: key_of(&entry.key, parts, said)?,
+            share,
+            charged,
+        }))
     }
 
     /// The limits of its budgets.

@@ -75,10 +75,9 @@ impl CallStart {
         at: Timestamp,
         meter: Option<Meter>,
     ) -> CallStart {
-        if let Some(one) = claimed.limited.first() {
-            let mut out = sidecar.calling.out.lock();
-            out.insert(claimed.job.clone(), one.key.clone());
-        }
+        let mut out = sidecar.calling.out.lock();
+        out.insert(claimed.job.clone(), claimed.limited.clone());
+        drop(out);
         CallStart {
             sidecar: Arc::clone(sidecar),
             claimed: claimed.clone(),

@@ -13,12 +13,12 @@ use super::start::{CallStart, PricedCall};
 use crate::answers::respond::Fault;
 use crate::config::EgressSettings;
 use crate::desk::calling::Calling;
-use crate::desk::lines::{AskedBy, BEHIND, CallPlace};
+use crate::desk::lines::{AskedBy, BEHIND, CallPlace, CallStep, Comer, turn_key};
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Sidecar, micros, named, tell};
 use crate::inquiry::in_force;
 use crate::inquiry::shape::rfc3339;
-use crate::limit::{EARLY, Key, Limited, OnLimit, Refusal, Space, Strategy, Timestamp};
+use crate::limit::{EARLY, Limited, OnLimit, Refusal, Space, Strategy, Timestamp};
 use crate::policy::Sample;
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
 use crate::told::metrics::StartKind;
@@ -45,71 +45,91 @@ impl WayOut {
     pub(super) async fn start(
         &self,
         entry: &EgressSettings,
-        ask: &CallAsk,
+        of: &CallAsk,
         deadline: Instant,
     ) -> Result<Option<CallStart>, Fault> {
-        let key = &ask.key;
         let Calling { lines, closed, .. } = &self.sidecar.calling;
         if closed.is_cancelled() {
             return Err(Fault::draining());
         }
         let mut claimed = self.claim(entry, deadline);
-        claimed.limited = self.limits_now(ask, &claimed.job);
-        if claimed.limited.is_empty() {
+        claimed.limited = self.limits_now(of, &claimed.job);
+        let Some(turn) = turn_key(&claimed.limited).cloned() else {
             return Ok(None);
-        }
+        };
         let priced = PricedCall::of(&self.sidecar, &claimed);
-        let waits = !entry.max_wait.is_zero();
-        let stands_behind = waits && lines.waiting(key) > 0;
-        if stands_behind && !lines.has_place(key, entry) {
-            return Err(self.limited(key, &CallVerdict::Refused(None, None), FULL));
-        }
-        let mut place = stands_behind.then(|| lines.join(key, &self.name));
-        let (mut answer, mut since) = (CallVerdict::Refused(None, None), None);
+        let mut answer = CallVerdict::Refused(None, None);
+        let stands_behind = !entry.max_wait.is_zero() && lines.has(&turn);
+        let place = stands_behind.then(|| self.join(entry, of, &claimed, &answer));
+        let mut place = place.transpose()?;
+        let mut since = place.is_some().then(Instant::now);
         loop {
-            let (mut again, wakes) = (deadline, lines.wakes());
-            if place.as_ref().is_none_or(CallPlace::is_first) {
-                if lines.call_is_behind(key) {
-                    tokio::time::sleep(BEHIND).await;
+            let wakes = lines.wakes();
+            match place.as_ref().map_or(CallStep::ALONE, CallPlace::step) {
+                CallStep::Asks { begins, followed } => {
+                    (claimed.since, claimed.followed) = (begins, followed);
+                    if lines.call_is_behind(&turn) {
+                        tokio::time::sleep(BEHIND).await;
+                    }
+                    claimed.limited = self.limits_now(of, &claimed.job);
+                    self.refuse_dear(&claimed.limited)?;
+                    answer = self.ask(&claimed, of, priced.clone()).await;
+                    let again = self.asks_again(&answer);
+                    let by = match answer {
+                        CallVerdict::Started(mut start) => {
+                            lines.started(AskedBy::Call, &claimed.limited);
+                            start.waited = since.map(|since| since.elapsed());
+                            return Ok(Some(start));
+                        }
+                        CallVerdict::Refused(_, Some(_)) if again > deadline => {
+                            return Err(self.limited(of, &answer, LATE));
+                        }
+                        CallVerdict::Refused(ref by, _) => by.as_ref().map(|(by, _)| by),
+                        CallVerdict::NoWord => None,
+                    };
+                    since = since.or_else(|| Some(Instant::now()));
+                    let comes = place.is_none();
+                    let stands = match place {
+                        Some(stands) => stands,
+                        None => self.join(entry, of, &claimed, &answer)?,
+                    };
+                    // What woke the line before it stood there woke it in vain.
+                    if !comes || lines.wakes() == wakes {
+                        stands.refused(by.map(|by| &by.key), again);
+                    }
+                    place = Some(stands);
                 }
-                claimed.limited = self.limits_now(ask, &claimed.job);
-                self.refuse_dear(&claimed.limited)?;
-                answer = self.ask(&claimed, ask, priced.clone()).await;
-                again = self.asks_again(&answer);
-            }
-            match answer {
-                CallVerdict::Started(mut start) => {
-                    lines.started(AskedBy::Call, &claimed.limited);
-                    start.waited = since.map(|since: Instant| since.elapsed());
-                    return Ok(Some(start));
-                }
-                CallVerdict::Refused(_, Some(at)) if self.sidecar.asked_from(at) > deadline => {
-                    return Err(self.limited(key, &answer, LATE));
-                }
-                _ => {}
-            }
-            since = since.or(Some(Instant::now()));
-            if place.is_none() && !lines.has_place(key, entry) {
-                return Err(self.limited(key, &answer, FULL));
-            }
-            // What woke the line before it stood there woke it in vain.
-            let missed = place.is_none() && {
-                place = Some(lines.join(key, &self.name));
-                lines.wakes() != wakes
-            };
-            if let Some(place) = place.as_ref().filter(|_| !missed) {
-                // Never at once: what could be done at once was just done.
-                let again = again.max(Instant::now() + Duration::from_millis(1));
-                tokio::select! {
-                    () = place.woken() => {}
-                    () = tokio::time::sleep_until(again.min(deadline)) => {}
-                    () = closed.cancelled() => return Err(Fault::draining()),
+                CallStep::Waits(until) => {
+                    let until = until.map_or(deadline, |until| until.min(deadline));
+                    tokio::select! {
+                        () = woken(place.as_ref()) => {}
+                        () = tokio::time::sleep_until(until) => {}
+                        () = closed.cancelled() => return Err(Fault::draining()),
+                    }
                 }
             }
             if Instant::now() >= deadline {
-                return Err(self.limited(key, &answer, LATE));
+                return Err(self.limited(of, &answer, LATE));
             }
         }
+    }
+
+    /// The call stands in its line.
+    fn join(
+        &self,
+        entry: &EgressSettings,
+        of: &CallAsk,
+        claimed: &Claimed,
+        answer: &CallVerdict,
+    ) -> Result<CallPlace, Fault> {
+        let comer = Comer {
+            entry,
+            limited: &claimed.limited,
+            stays: claimed.stays,
+            now: self.sidecar.store.now(),
+        };
+        let place = self.sidecar.calling.lines.join(&comer);
+        place.ok_or_else(|| self.limited(of, answer, FULL))
     }
 
     /// When the first of a line asks again by itself.
@@ -138,15 +158,14 @@ impl WayOut {
     }
 
     /// The limits of now for the call of this id, with what was set over HTTP laid over them.
-    fn limits_now(&self, ask: &CallAsk, id: &str) -> Arc<[Limited]> {
-        let written = self.limits_of(ask, id);
+    fn limits_now(&self, of: &CallAsk, id: &str) -> Arc<[Limited]> {
+        let written = self.limits_of(of, id);
         named::renamed(&self.sidecar, &written);
         in_force::limits_now(&self.sidecar, "", &written).into_owned()
     }
 
     /// What the file says of a key and this call: a policy in shadow may be for some of them.
-    fn limits_of(&self, ask: &CallAsk, id: &str) -> Arc<[Limited]> {
-        let key = &ask.key;
+    fn limits_of(&self, of: &CallAsk, id: &str) -> Arc<[Limited]> {
         let live = self.sidecar.live();
         let mut entries = live.settings.egress.iter();
         let entry = entries.find(|entry| entry.name == self.name);
@@ -158,28 +177,36 @@ impl WayOut {
                 .filter(of_call)
                 .map(|(policy, limits, _)| Limited {
                     cost: entry.cost.clone(),
-                    ..Limited::new(Space::Job, key.clone(), limits.clone(), Arc::clone(policy))
+                    share: of.share.clone(),
+                    ..Limited::new(
+                        Space::Job,
+                        of.key.clone(),
+                        limits.clone(),
+                        Arc::clone(policy),
+                    )
                 })
         });
-        all.chain(ask.budgets()).collect()
+        all.chain(of.budgets()).collect()
     }
 
     /// Asks the store. The answer is heard also if the caller hangs up meanwhile, and then a start is undone.
     async fn ask(
         &self,
         claimed: &Claimed,
-        ask: &CallAsk,
+        of: &CallAsk,
         priced: Option<Arc<PricedCall>>,
     ) -> CallVerdict {
         let (sidecar, claimed) = (Arc::clone(&self.sidecar), claimed.clone());
-        let (meter, may_give_back) = (ask.meter(), ask.settles());
+        let (meter, may_give_back) = (of.meter(), of.settles());
         let asking = boxed(|| async move {
             let asked = Instant::now();
             let taken = sidecar.store.take(&[&claimed], 1).await;
             sidecar.fetching.took(asked.elapsed());
-            let verdict = taken
-                .ok()
-                .and_then(|taken| taken.verdicts.into_iter().next());
+            let verdict = taken.ok().and_then(|taken| {
+                let lines = &sidecar.calling.lines;
+                lines.served(&taken.served, sidecar.store.now());
+                taken.verdicts.into_iter().next()
+            });
             if let Some(priced) = &priced {
                 let has_started = verdict.as_ref().is_some_and(Verdict::is_started);
                 priced.may_stand.store(!has_started, Ordering::Relaxed);
@@ -237,7 +264,8 @@ impl WayOut {
     }
 
     /// The call may not start in time.
-    fn limited(&self, key: &Key, answer: &CallVerdict, hint: &'static str) -> Fault {
+    fn limited(&self, of: &CallAsk, answer: &CallVerdict, hint: &'static str) -> Fault {
+        let key = &of.key;
         let CallVerdict::Refused(by, at) = answer else {
             let message = format!("the store does not say whether a call of key {key} may start");
             return Fault::new("store_unavailable", message).later(NO_WORD);
@@ -280,6 +308,12 @@ impl WayOut {
             more.headers.push((LIMITED, value));
         }
         fault
+    }
+}
+
+async fn woken(place: Option<&CallPlace>) {
+    if let Some(place) = place {
+        place.woken().await;
     }
 }
 

@@ -53,7 +53,7 @@ pub use held::{Episode, Held, Proof, SHORT};
 pub use lane::Lane;
 pub use line::{Line, Waiter};
 pub use locked::{Behind, Coming, Hold, Relimited};
-pub use order::QueuedGroup;
+pub use order::{KnownGroups, QueuedGroup};
 pub use pick::{Pick, PickAsk};
 pub use places::{Amount, Lookahead};
 pub use prospect::Prospect;

@@ -18,13 +18,14 @@ const MOST: usize = 256;
 /// The most groups of a key of which is known since when they wait.
 const MOST_GROUPS: usize = 2_000;
 
-/// Since when groups wait, in the virtual times of their keys: what the store said last, and for those that came since
-/// what the time was then.
+/// Since when groups wait, by the keys that they share.
 #[derive(Default, Debug)]
-pub(super) struct KnownShares(HashMap<(Space, Key), KnownKey>);
+pub(super) struct KnownShares(HashMap<(Space, Key), KnownGroups>);
 
+/// Since when the groups of a key wait, in its virtual time: what the store said last, and for those that came since what
+/// the time was then.
 #[derive(Default, Debug)]
-struct KnownKey {
+pub struct KnownGroups {
     /// The virtual time, once the store has said it. Whoever comes before that waits since a time that only the store
     /// knows.
     turn: Option<u64>,
@@ -32,20 +33,48 @@ struct KnownKey {
     groups: HashMap<Arc<str>, (u64, Timestamp)>,
 }
 
+impl KnownGroups {
+    /// What the store says of one. Whether nothing was known before: those who wait are to be seen anew.
+    pub fn note(&mut self, of: &Served, now: Timestamp) -> bool {
+        // The store has begun anew.
+        if Some(of.virtual_time) < self.turn.map(|turn| turn / 2) {
+            *self = KnownGroups::default();
+        }
+        let begins = self.turn.is_none();
+        self.turn = self.turn.max(Some(of.virtual_time));
+        self.groups.insert(of.group.clone(), (of.served, now));
+        begins
+    }
+
+    /// One that is looked at: if it comes, or comes back, it waits from now on.
+    pub fn see(&mut self, group: &str, now: Timestamp) {
+        if self.groups.len() >= MOST_GROUPS {
+            self.groups.retain(|_, (_, seen)| seen.plus(AWAY) > now);
+        }
+        let Some(turn) = self.turn else { return };
+        let (since, seen) = self.groups.entry_ref(group).or_insert((turn, now));
+        if seen.plus(AWAY) <= now {
+            *since = turn.max(*since);
+        }
+        *seen = now;
+    }
+
+    /// Since when a group waits, if anything is known of the key.
+    pub fn since(&self, group: &str) -> Option<u64> {
+        let place = self.groups.get(group);
+        place.map(|(since, _)| *since).or(self.turn)
+    }
+}
+
 impl KnownShares {
     pub(super) fn note(&mut self, served: &[Served], now: Timestamp) {
         for of in served {
-            let known = self.key(of.space, &of.key);
-            // The store has begun anew.
-            if Some(of.virtual_time) < known.turn.map(|turn| turn / 2) {
-                *known = KnownKey::default();
-            }
-            known.turn = known.turn.max(Some(of.virtual_time));
-            known.groups.insert(of.group.clone(), (of.served, now));
+            // FETCHes see them.
+            let _begins = self.key(of.space, &of.key).note(of, now);
         }
     }
 
-    fn key(&mut self, space: Space, key: &Key) -> &mut KnownKey {
+    fn key(&mut self, space: Space, key: &Key) -> &mut KnownGroups {
         let of = (space, key.clone());
         if self.0.len() >= MOST && !self.0.contains_key(&of) {
             self.0.clear();
@@ -56,25 +85,14 @@ impl KnownShares {
     /// A worker asks for jobs of groups under these limits: who comes, or comes back, waits from now on.
     pub(super) fn see<'a>(&mut self, groups: impl Iterator<Item = &'a [Limited]>, now: Timestamp) {
         for (one, share) in groups.filter_map(share_of) {
-            let known = self.key(one.space, &one.key);
-            if known.groups.len() >= MOST_GROUPS {
-                known.groups.retain(|_, (_, seen)| seen.plus(AWAY) > now);
-            }
-            let Some(turn) = known.turn else { continue };
-            let place = known.groups.entry_ref(&*share.group);
-            let (since, seen) = place.or_insert((turn, now));
-            if seen.plus(AWAY) <= now {
-                *since = turn.max(*since);
-            }
-            *seen = now;
+            self.key(one.space, &one.key).see(&share.group, now);
         }
     }
 
     /// Since when a group waits, if anything is known of its key.
     pub(super) fn since(&self, one: &Limited, share: &Share) -> Option<u64> {
         let known = self.0.get(&(one.space, one.key.clone()))?;
-        let place = known.groups.get(&share.group);
-        place.map(|(since, _)| *since).or(known.turn)
+        known.since(&share.group)
     }
 }
 

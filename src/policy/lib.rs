@@ -38,5 +38,5 @@ pub use money::Currency;
 pub use price::{Fair, Prices};
 pub use set::PolicySet;
 pub use spelling::nearest;
-pub use template::{CallValue, Rendered, Template};
+pub use template::{BadTemplate, CallValue, Rendered, Template};
 pub use vendor::{VENDORS, Vendor, back_at, tells_of_limits};

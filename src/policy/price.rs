@@ -24,7 +24,12 @@ pub struct Fair {
 impl Fair {
     pub(super) fn share(&self, job: &JobView<'_>) -> Share {
         let (Rendered::Whole(group) | Rendered::Missing(_, group)) = self.by.render(job);
-        let weight = self.weights.get(&group).copied();
+        self.share_as(&group)
+    }
+
+    /// The share of this group.
+    pub fn share_as(&self, group: &Key) -> Share {
+        let weight = self.weights.get(group).copied();
         Share {
             group: Arc::from(group.as_str()),
             weight: weight.unwrap_or(self.default_weight),

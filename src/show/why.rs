@@ -520,7 +520,9 @@ impl Asker<'_> {
             put(&mut limit, "group", share.map(|share| &*share.group));
             put(&mut limit, "weight", share.map(|share| share.weight.get()));
         }
-        let groups = group_facts(one, self.now().held.shares_of(&one.view.limited));
+        let limited = &one.view.limited;
+        let calls = self.sidecar().calling.lines.shares(&limited.key);
+        let groups = group_facts(one, self.now().held.shares_of(limited), calls);
         put(&mut limit, "groups", groups);
         limit
     }

@@ -154,6 +154,61 @@ fn used_of_a_throttle(each: usize, time: Duration) -> f64 {
     times.len() as f64 / allowed
 }
 
+/// Groups take turns over three sidecars: a minute of them is within a twentieth, and a few seconds within some starts.
+#[test]
+fn three_sidecars_share_one_throttle_by_weight() {
+    let starts = std::env::var("STARTS").ok().and_then(|of| of.parse().ok());
+    let seconds = starts.unwrap_or(400_u64) / 50;
+    let vendor = Vendor::start(|_| Answer::ok());
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let fair = "key = 'vendor'\nthrottle = { limit = 50, period = '1s' }\nmax_wait = '1m'\n\
+                fair = { by = '{path.0}', weights = { acme = 3 } }";
+    let ways = [(); 3].map(|()| Way::start(&backend, &store, &vendor, ("", fair)));
+    let weights = [("/acme", 3.0), ("/b", 1.0), ("/c", 1.0)];
+    let ends = AtomicBool::new(false);
+    let mut from = Instant::now();
+    thread::scope(|threads| {
+        let (_ends, ends) = (Ends(&ends), &ends);
+        for way in &ways {
+            for path in weights.iter().flat_map(|(path, _)| [path; 4]) {
+                threads.spawn(move || calls(way, path, ends));
+            }
+        }
+        until("all wait", || (vendor.calls().len() > 50).then_some(()));
+        from = Instant::now();
+        thread::sleep(Duration::from_secs(seconds));
+    });
+    let to = from + Duration::from_secs(seconds);
+    let seen = vendor.calls();
+    let seen = seen.iter().filter(|call| call.at >= from && call.at < to);
+    let seen: Vec<_> = seen.map(VendorCall::target).collect();
+    for (path, weight) in weights {
+        let has = seen.iter().filter(|target| **target == path).count() as f64;
+        let due = seen.len() as f64 * weight / 5.0;
+        eprintln!("{path}: {has} of {due}");
+        assert!(
+            (has - due).abs() <= (due / 20.0).max(6.0),
+            "{path}: {has} of {due}"
+        );
+    }
+}
+
+#[test]
+fn experiment_halves() {
+    for limit in [
+        "rate = { limit = 20, period = '1s' }\n",
+        "throttle = { limit = 20, period = '1s' }\n",
+        "rate = { limit = 200, period = '1s' }\n",
+        "concurrency = 3\n",
+    ] {
+        let vendor = Vendor::start(|_| Answer::ok().after(millis(40)));
+        at_three(limit, &vendor, 13, Duration::from_secs(12));
+        let seen = vendor.calls();
+        let jobs = seen.iter().filter(|call| call.target() == "/job").count();
+        eprintln!("{limit} {jobs} jobs and {} calls", seen.len() - jobs);
+    }
+}
+
 #[test]
 fn a_429_shuts_the_key_for_jobs_and_calls_everywhere() {
     let refused = Arc::new(AtomicUsize::new(0));

@@ -59,3 +59,23 @@ async fn one_tenants_calls_leave_places_to_others() {
     // The first had its start, and nobody answers it: three wait, two are refused.
     assert_eq!(ended, 3);
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_of_a_group_finds_a_place_beside_many_groups() {
+    let fair =
+        format!("key = 'k'\nfair = {{ by = '{{header.X-Tenant}}' }}\n{SLOW}\nmax_waiting = 8");
+    let world = World::start("", &fair, |_| Answer::ok()).await;
+    // One starts, and eight take all places.
+    for nth in 0..9 {
+        calls(&world.caller, &format!("t{nth}"), 1);
+        sleep(millis(10)).await;
+    }
+    let flood = calls(&world.caller, "t8", 5);
+    sleep(millis(10)).await;
+    // A second one of theirs finds a place, and no third one.
+    assert_eq!(refused(flood).await, (4, 5));
+    let late = [calls(&world.caller, "x", 1), calls(&world.caller, "y", 1)];
+    sleep(millis(10)).await;
+    let mut ended = late.iter().map(|calls| calls[0].is_finished());
+    assert_eq!([ended.next(), ended.next()], [Some(false), Some(true)]);
+}

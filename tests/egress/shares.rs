@@ -1,6 +1,17 @@
 //! Jobs and calls of one key: one budget.
 
+use std::sync::Arc;
+
+use ojs_throttle::backend::Lax;
+use ojs_throttle::config::OnStoreError;
+use ojs_throttle::net::{Net, sim};
+use tokio::task::JoinSet;
+
+use super::entry;
 use super::prelude::*;
+use crate::harness::fleet::Fleet;
+use crate::sidecar::BEGIN;
+use crate::sidecar::simulated::{Start, backend};
 
 const JOBS: &str = "[[policy]]\nname = 'p'\nkey = 'vendor'\nmatch = { queue = 'q' }\n";
 
@@ -130,5 +141,78 @@ async fn jobs_whose_calls_count_do_not_wait_for_themselves() {
     assert!(begun.elapsed() < millis(1_000), "{:?}", begun.elapsed());
     for job in &jobs {
         client.ack(id(job)).await;
+    }
+}
+
+/// What forty workers and forty callers get at three sidecars on one store, and what callers get once workers stop.
+async fn at_three_sidecars(limit: &str) -> ([usize; 2], usize) {
+    let net = Net::Sim(sim::Network::default());
+    let any = "127.0.0.1:0".parse().unwrap();
+    let answers = |_: &_| Answer::ok().after(millis(45));
+    let vendor = Arc::new(Vendor::in_runtime(&net, any, Arc::new(answers)).await);
+    let behind = backend(&net, Lax::redis()).await;
+    let out = entry(vendor.addr, "key = 'vendor'\nmax_wait = '1m'");
+    let config = format!("{JOBS}{limit}{out}");
+    let (fleet, mut sidecars) = (Fleet::new(BEGIN + 1_000_000), Vec::new());
+    for nth in 0..3 {
+        let way = fleet.way(nth, OnStoreError::Share);
+        let start = Start::before(&net, &behind.base(), &config).seed(nth);
+        sidecars.push(start.store(way.store).start().await);
+    }
+    sleep(millis(3_000)).await;
+    let client = sidecars[0].client();
+    let job = json!({"type": "t", "args": [], "options": {"queue": "q"}});
+    let hundred = json!({"jobs": vec![job; 100]}).to_string();
+    for _ in 0..15 {
+        let stored = client.post("/ojs/v1/jobs/batch", hundred.clone()).await;
+        assert_eq!(stored.status, 201, "{}", stored.text());
+    }
+    let starts = std::env::var("STARTS").ok().and_then(|of| of.parse().ok());
+    let time = Duration::from_secs(starts.unwrap_or(400_u64) / 20);
+    let (from, until) = (
+        Instant::now() + millis(2_000),
+        Instant::now() + millis(2_000) + time,
+    );
+    let mut workers = JoinSet::new();
+    for nth in 0..40 {
+        workers.spawn(works(sidecars[nth % 3].client(), until));
+        let caller = sidecars[nth % 3].caller();
+        tokio::spawn(async move {
+            loop {
+                caller.get("/").await;
+            }
+        });
+    }
+    let jobs = workers.join_all().await.into_iter().flatten();
+    let jobs = jobs.filter(|at| *at >= from && *at < until).count();
+    sleep((until + millis(6_000)).saturating_duration_since(Instant::now())).await;
+    let calls = vendor.calls();
+    let calls = |from, to| {
+        calls
+            .iter()
+            .filter(|call| call.at >= from && call.at < to)
+            .count()
+    };
+    let alone = calls(until + millis(1_000), until + millis(6_000));
+    ([jobs, calls(from, until)], alone)
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_sidecars_give_halves_under_each_kind_of_limit() {
+    for limit in [
+        "rate = { limit = 20, period = '1s' }\n",
+        "throttle = { limit = 20, period = '1s' }\n",
+        "concurrency = 1\n",
+    ] {
+        let ([jobs, calls], alone) = at_three_sidecars(limit).await;
+        println!("{limit}: {jobs} jobs and {calls} calls, then {alone} calls in 5 s");
+        let half = (jobs + calls) / 2;
+        let near = (half / 50).max(8);
+        assert!(
+            jobs.abs_diff(half) <= near,
+            "{limit}: {jobs} jobs, {calls} calls"
+        );
+        // What jobs do not want any more calls have.
+        assert!(alone >= 95, "{limit}: {alone} in 5 s");
     }
 }

@@ -150,19 +150,31 @@ pub(super) fn limit_facts<'a>(
     })
 }
 
-/// The groups that share a limit and have held jobs, each with what its next one costs and how many they are, in the
-/// order of their turns.
-pub(super) fn group_facts(one: &Applied, groups: Vec<(Share, Cost, usize)>) -> Vec<Value> {
+/// The groups that share a limit and have held jobs or calls that wait, each with what its next one adds to what it was
+/// served and how many they are, in the order of their turns.
+pub(super) fn group_facts(
+    one: &Applied,
+    held: Vec<(Share, Cost, usize)>,
+    calls: Vec<(Share, u64, usize)>,
+) -> Vec<Value> {
     let shares = one.view.state.shares();
-    let mut groups: Vec<_> = (groups.into_iter())
-        .map(|(share, cost, held)| {
+    let held = held.into_iter().map(|(share, cost, jobs)| {
+        let price = share.price(&cost);
+        (share, price, ("held", jobs))
+    });
+    let calls = calls.into_iter();
+    let calls = calls.map(|(share, price, calls)| (share, price, ("calls", calls)));
+    let mut groups: Vec<_> = (held.chain(calls))
+        .map(|(share, price, waits)| {
             let served = shares.map_or(0, |shares| shares.of(&share.group));
-            (served.saturating_add(share.price(&cost)), share, held)
+            (served.saturating_add(price), share, waits)
         })
         .collect();
     groups.sort_by(|a, b| (a.0, &a.1.group).cmp(&(b.0, &b.1.group)));
     let groups = groups.into_iter().take(SHOWN);
     groups
-        .map(|(_, share, held)| json!({"group": share.group, "weight": share.weight, "held": held}))
+        .map(|(_, share, (what, waiting))| {
+            json!({"group": share.group, "weight": share.weight, what: waiting})
+        })
         .collect()
 }
