@@ -140,7 +140,7 @@ fn entry(
     if let Some(file) = &ca_file {
         must_have_certificates(table, "ca_file", file);
     }
-    let vendor = vendor(table, upstream.as_ref(), hosts.as_ref());
+    let vendor = vendor(table, upstream.as_ref(), hosts.as_deref());
     let own = limits(table).ok();
     let feedback = feedback(table);
     let feedback =
