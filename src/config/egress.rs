@@ -142,14 +142,7 @@ fn entry(
     let max_waiting = count(0..=100_000)(table, "max_waiting", 1_000);
     let lease = time(SECOND..=HOUR).read(table, "lease", 30 * SECOND);
     let token = token().read(table, "token", None);
-    if !listen.ip().to_canonical().is_loopback() && token.is_none() && !table.is_reported("token") {
-        let hint = "whoever reaches it calls with the rights of this machine: set `token`, or listen on 127.0.0.1";
-        table.refuse(
-            "listen",
-            "is not on loopback, and there is no `token`",
-            hint,
-        );
-    }
+    refuse_without_token(table, listen, token.is_some());
     let lost = on_store_error(table);
     let name = name?;
     declared.extend(lost.map(|mode| (Arc::clone(&name), mode)));
@@ -168,6 +161,16 @@ fn entry(
         lease,
         token,
     })
+}
+
+/// Refuses an address that others reach, of an entry without a token.
+fn refuse_without_token(table: &mut TomlTable<'_>, listen: SocketAddr, has_token: bool) {
+    let is_open = !listen.ip().to_canonical().is_loopback() && !has_token;
+    if is_open && !table.is_reported("token") {
+        let hint = "whoever reaches it calls with the rights of this machine: set `token`, or listen on 127.0.0.1";
+        let title = "is not on loopback, and there is no `token`";
+        table.refuse("listen", title, hint);
+    }
 }
 
 /// Refuses a cost that never finds its room within `max_wait` as long as cheaper calls take what comes free.
