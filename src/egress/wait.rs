@@ -101,16 +101,27 @@ impl WayOut {
                 }
                 CallStep::Waits(until) => {
                     let until = until.map_or(deadline, |until| until.min(deadline));
-                    tokio::select! {
-                        () = woken(place.as_ref()) => {}
-                        () = tokio::time::sleep_until(until) => {}
-                        () = closed.cancelled() => return Err(Fault::draining()),
-                    }
+                    self.waits(place.as_ref(), until).await?;
                 }
             }
             if Instant::now() >= deadline {
                 return Err(self.limited(of, &answer, LATE));
             }
+        }
+    }
+
+    /// Waits until it is woken, or until then.
+    async fn waits(&self, place: Option<&CallPlace>, until: Instant) -> Result<(), Fault> {
+        let woken = async {
+            match place {
+                Some(place) => place.woken().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = woken => Ok(()),
+            () = tokio::time::sleep_until(until) => Ok(()),
+            () = self.sidecar.calling.closed.cancelled() => Err(Fault::draining()),
         }
     }
 
@@ -308,12 +319,6 @@ impl WayOut {
             more.headers.push((LIMITED, value));
         }
         fault
-    }
-}
-
-async fn woken(place: Option<&CallPlace>) {
-    if let Some(place) = place {
-        place.woken().await;
     }
 }
 

@@ -194,22 +194,6 @@ fn three_sidecars_share_one_throttle_by_weight() {
 }
 
 #[test]
-fn experiment_halves() {
-    for limit in [
-        "rate = { limit = 20, period = '1s' }\n",
-        "throttle = { limit = 20, period = '1s' }\n",
-        "rate = { limit = 200, period = '1s' }\n",
-        "concurrency = 3\n",
-    ] {
-        let vendor = Vendor::start(|_| Answer::ok().after(millis(40)));
-        at_three(limit, &vendor, 13, Duration::from_secs(12));
-        let seen = vendor.calls();
-        let jobs = seen.iter().filter(|call| call.target() == "/job").count();
-        eprintln!("{limit} {jobs} jobs and {} calls", seen.len() - jobs);
-    }
-}
-
-#[test]
 fn a_429_shuts_the_key_for_jobs_and_calls_everywhere() {
     let refused = Arc::new(AtomicUsize::new(0));
     let first = Arc::clone(&refused);
