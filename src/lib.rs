@@ -156,7 +156,7 @@
 //! control   -> admit answers bounds desk duration inquiry json limit policy show store subqueues wire
 //! show      -> answers bounds desk duration hold inquiry jobs json limit policy shadow store subqueues told wire
 //! jobs      -> admit answers bounds desk egress hold inquiry json limit log policy shadow store subqueues told wire
-//! egress    -> answers config desk inquiry limit policy settle store told wire
+//! egress    -> answers config desk inquiry json limit policy settle store told wire
 //! admit     -> answers bounds desk hold inquiry json limit log policy store subqueues told wire
 //! shadow    -> desk hold inquiry json limit policy store wire
 //! settle    -> answers desk inquiry json limit policy store subqueues told wire

@@ -177,10 +177,10 @@ impl http_body::Body for Body {
                     part.data_ref().into_iter().for_each(|bytes| by.part(bytes));
                 }
                 let is_over = part.is_none() || body.is_end_stream();
-                if let Some(mut by) = by.take_if(|_| is_over) {
-                    if !matches!(part, Some(Err(_))) {
-                        by.ended();
-                    }
+                if let Some(mut by) = by.take_if(|_| is_over)
+                    && !matches!(part, Some(Err(_)))
+                {
+                    by.ended();
                 }
                 return Poll::Ready(part);
             }

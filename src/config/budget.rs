@@ -279,6 +279,35 @@ fn cost(table: &mut TomlTable<'_>, limits: Option<&Limits>) -> Option<Cost> {
         });
     };
     let cost = &mut inside;
+    let settle = settle(cost)?;
+    let from = place(cost, "from");
+    let default = counted(cost, "default")?;
+    let default = default.or_else(|| (!is_of_models(&settle)).then_some(NonZeroU32::MIN));
+    if !cost.has("max") {
+        Fields::missing(cost, "max", "max = 30000");
+    }
+    let max = counted(cost, "max")??;
+    if default.is_some_and(|default| default > max) {
+        cost.refuse(
+            "default",
+            "is more than `max`",
+            "no call pays more than max",
+        );
+    }
+    let mut rates = limits.into_iter().flat_map(|limits| &limits.rates);
+    if rates.any(|rate| rate.limit < max) {
+        let hint = "such a call would never start: write a smaller max, or a larger limit";
+        cost.refuse("max", "is more than the limit", hint);
+    }
+    Some(Cost {
+        estimate: Estimate { from, default },
+        max,
+        settle,
+    })
+}
+
+/// Reads where an answer says what was used: by `use`, or at a place. `None`: what is read is wrong, which was reported.
+fn settle(cost: &mut TomlTable<'_>) -> Option<Option<Settle>> {
     // Money is no kind of tokens.
     let words = [
         ("tokens", Some(Tokens::All)),
@@ -300,48 +329,19 @@ fn cost(table: &mut TomlTable<'_>, limits: Option<&Limits>) -> Option<Cost> {
     if cost.has("prices") && !is_money {
         cost.refuse("prices", "needs use = \"money\"", "remove it");
     }
-    let from = place(cost, "from");
-    let settle = place(cost, "settle");
-    if used.is_some() && settle.is_some() {
-        cost.refuse(
-            "settle",
-            "stands beside `use`, which says the same",
-            "remove it",
-        );
+    let place = place(cost, "settle");
+    if used.is_some() && place.is_some() {
+        let title = "stands beside `use`, which says the same";
+        cost.refuse("settle", title, "remove it");
     }
-    let default = cost.amount("default").ok()?;
-    let default = default.map(|number| count(cost, "default", number));
-    let default = default.or_else(|| used.is_none().then_some(Some(NonZeroU32::MIN)));
-    if !cost.has("max") {
-        Fields::missing(cost, "max", "max = 30000");
-    }
-    let max = cost.amount("max").ok().flatten();
-    let max = max.and_then(|number| count(cost, "max", number))?;
-    if default.flatten().is_some_and(|default| default > max) {
-        cost.refuse(
-            "default",
-            "is more than `max`",
-            "no call pays more than max",
-        );
-    }
-    let rates = || limits.into_iter().flat_map(|limits| &limits.rates);
-    if rates().any(|rate| rate.limit < max) {
-        let hint = "such a call would never start: write a smaller max, or a larger limit";
-        cost.refuse("max", "is more than the limit", hint);
-    }
-    Some(Cost {
-        estimate: Estimate {
-            from,
-            default: default.flatten(),
-        },
-        max,
-        settle: used.or(settle.map(Settle::At)),
-    })
+    Some(used.or(place.map(Settle::At)))
 }
 
-fn count(table: &mut TomlTable<'_>, name: &'static str, number: i64) -> Option<NonZeroU32> {
-    let counted = numbers::count(name, number);
-    counted.map_err(|wrong| table.wrong(wrong)).ok()
+/// Reads a number of units, if it is there. `None`: it is wrong, which was reported.
+fn counted(table: &mut TomlTable<'_>, name: &'static str) -> Option<Option<NonZeroU32>> {
+    let number = table.amount(name).ok()?;
+    let counted = number.map(|number| numbers::count(name, number));
+    counted.transpose().map_err(|wrong| table.wrong(wrong)).ok()
 }
 
 /// Reads where a number stands in a call or in its answer.

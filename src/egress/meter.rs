@@ -178,7 +178,7 @@ fn may_use(body: Json<'_>, bytes: &[u8], uri: &Uri, budget: &Budget) -> Option<U
         value.is_some_and(|value| *name != "prompt" || value.members().next().is_some())
     };
     let is_file = || memchr::memmem::find(bytes, b"\"file_id\"").is_some();
-    if ELSEWHERE.iter().any(|name| is_elsewhere(&name)) || is_file() {
+    if ELSEWHERE.iter().any(is_elsewhere) || is_file() {
         return None;
     }
     let (mut text, mut pictures) = (bytes.len() as u64, 0);
@@ -381,8 +381,8 @@ impl Meter {
 
 impl Answer {
     fn found(&self, path: &str) -> Option<u64> {
-        let is_it = |known: &Box<[Box<str>]>| path.split('.').eq(known.iter().map(|name| &**name));
-        let nth = self.paths.iter().position(is_it)?;
+        let mut known = self.paths.iter();
+        let nth = known.position(|known| path.split('.').eq(known.iter().map(AsRef::as_ref)))?;
         self.scanner.as_ref()?.found(nth)
     }
 

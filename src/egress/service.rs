@@ -36,7 +36,7 @@ use crate::wire::upstream::{ReplyBody, RequestBody, SendError, Upstream, Upstrea
 /// The largest body that is read before the call waits: so it is seen whether its caller hangs up, and the call can be
 /// made again.
 const SMALL: u64 = 64 << 10;
-/// The same where a key or a cost stands in the body.
+/// The largest that is read where a key or a cost stands in it.
 const READ: u64 = 1 << 20;
 /// By this header SDKs know that they shall not make a call again, or shall.
 pub(super) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");

@@ -24,7 +24,7 @@ use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
 use crate::told::metrics::StartKind;
 use crate::wire::boxed::boxed;
 
-/// The same for the SDKs of Stripe.
+/// As `X-Should-Retry`, for the SDKs of Stripe.
 const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 /// Of a refusal of ours: the key that is limited.
 const LIMITED: HeaderName = HeaderName::from_static("ojs-throttle-limited");
@@ -53,7 +53,7 @@ impl WayOut {
             return Err(Fault::draining());
         }
         let mut claimed = self.claim(entry, deadline);
-        claimed.limited = self.limits_now(of, &claimed.job);
+        claimed.limited = self.limits_now(of, &claimed.job)?;
         let Some(turn) = turn_key(&claimed.limited).cloned() else {
             return Ok(None);
         };
@@ -71,8 +71,7 @@ impl WayOut {
                     if lines.call_is_behind(&turn) {
                         tokio::time::sleep(BEHIND).await;
                     }
-                    claimed.limited = self.limits_now(of, &claimed.job);
-                    self.refuse_dear(&claimed.limited)?;
+                    claimed.limited = self.limits_now(of, &claimed.job)?;
                     answer = self.ask(&claimed, of, priced.clone()).await;
                     let again = self.asks_again(&answer);
                     let by = match answer {
@@ -169,10 +168,20 @@ impl WayOut {
     }
 
     /// The limits of now for the call of this id, with what was set over HTTP laid over them.
-    fn limits_now(&self, of: &CallAsk, id: &str) -> Arc<[Limited]> {
+    ///
+    /// # Errors
+    /// The call costs more than all of a budget, as somebody has set it.
+    fn limits_now(&self, of: &CallAsk, id: &str) -> Result<Arc<[Limited]>, Fault> {
         let written = self.limits_of(of, id);
         named::renamed(&self.sidecar, &written);
-        in_force::limits_now(&self.sidecar, "", &written).into_owned()
+        let limited = in_force::limits_now(&self.sidecar, "", &written).into_owned();
+        let is_dear = |one: &&Limited| {
+            let is_of_budget = one.cost.rule.is_some();
+            let mut rates = one.limits.rates.iter();
+            is_of_budget && rates.any(|rate| rate.limit < one.cost.pays)
+        };
+        let dear = limited.iter().find(is_dear);
+        dear.map_or_else(|| Ok(Arc::clone(&limited)), |one| Err(self.too_dear(one)))
     }
 
     /// What the file says of a key and this call: a policy in shadow may be for some of them.
@@ -251,27 +260,19 @@ impl WayOut {
         to_the_end(&self.sidecar.tasks.own, asking).await
     }
 
-    /// Refuses a call that costs more than all of a budget, as somebody has set it over HTTP.
-    fn refuse_dear(&self, limited: &[Limited]) -> Result<(), Fault> {
-        let is_dear = |one: &&Limited| {
-            let is_of_budget = one.cost.rule.is_some();
-            let mut rates = one.limits.rates.iter();
-            is_of_budget && rates.any(|rate| rate.limit < one.cost.pays)
-        };
-        let Some(one) = limited.iter().find(is_dear) else {
-            return Ok(());
-        };
+    /// The call costs more than all of this budget.
+    fn too_dear(&self, one: &Limited) -> Fault {
         let message = format!(
             "this call costs more than the whole limit of key {}",
             one.key
         );
-        Err(Fault::new("budget_spent", message)
+        Fault::new("budget_spent", message)
             .with_header(SHOULD_RETRY, "false")
             .with_header(STRIPE_SHOULD_RETRY, "false")
             .with("egress", &*self.name)
             .with("key", one.key.as_str())
             .with("policy", &*one.policy)
-            .with("asks", one.cost.pays.get()))
+            .with("asks", one.cost.pays.get())
     }
 
     /// The call may not start in time.

@@ -55,7 +55,7 @@ impl LimitView {
     /// `period`, what was set as `override`, and a `hint` where that may be in vain.
     pub(crate) fn to_json(&self) -> String {
         let active = self.usage.active;
-        let (name, unit) = (quote(&self.name), self.unit);
+        let (name, unit, currency) = (quote(&self.name), self.unit, self.currency.as_ref());
         let what = match self.limited.space {
             Space::Job => "key",
             Space::Queue => "queue",
@@ -96,7 +96,6 @@ impl LimitView {
         if let Some(available) = available {
             text += &format!(r#","available":{available}"#);
         }
-        let currency = self.currency.as_ref();
         text += &format!(
             r#","waiting":{waiting}{}"#,
             flat(&self.limited.limits, currency)
