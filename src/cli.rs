@@ -622,7 +622,7 @@ pub struct PauseArgs {
 
 /// `limit`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
-#[command(group = clap::ArgGroup::new("limits").args(["concurrency", "rate", "throttle", "set", "next_start"]).multiple(true).required(true))]
+#[command(group = clap::ArgGroup::new("limits").args(["concurrency", "rate", "throttle", "set", "next_start", "used"]).multiple(true).required(true))]
 pub struct LimitArgs {
     /// The key
     #[command(flatten)]
@@ -642,6 +642,9 @@ pub struct LimitArgs {
     /// No start before this time, or for so long
     #[arg(long, value_name = "TIME|DURATION", conflicts_with_all = ["concurrency", "rate", "throttle", "reason", "lasts"])]
     pub next_start: Option<String>,
+    /// A budget has used so much, in place of what was counted, such as 50000 or 431.20USD
+    #[arg(long, value_name = "AMOUNT", conflicts_with_all = ["concurrency", "rate", "throttle", "set", "next_start", "reason", "lasts"])]
+    pub used: Option<String>,
     /// Beside the numbers
     #[command(flatten)]
     pub note: Note,

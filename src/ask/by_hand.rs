@@ -46,6 +46,15 @@ pub async fn limit(port: &AdminPort, args: &LimitArgs, now: u64) -> Result<Strin
         (None, None) => ("override", noted(numbers, &args.note, now)),
     };
     let key = KeyToSet::read(port, &args.of).await?;
+    if let Some(used) = &args.used {
+        // Money is a text.
+        let used = used
+            .parse::<u32>()
+            .map_or_else(|_| json!(used), |used| json!(used));
+        return key
+            .change(&[("usage", Some(json!({"used": used})))], "")
+            .await;
+    }
     key.change(&[(change.0, Some(change.1))], "clear").await
 }
 

@@ -160,6 +160,7 @@ fn budget(
     }
     let (name, valid) = valid_name(table);
     let key = key(table, name.as_ref().map(|name| &*name.text));
+    table.is_budget = true;
     currency(table);
     let own = rates(table);
     if table.get(RATE.name).is_none() {

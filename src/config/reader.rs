@@ -135,6 +135,8 @@ pub(super) struct TomlTable<'r> {
     pub(super) span: Range<usize>,
     /// Of the limits in it; `None`: they are starts.
     pub(super) currency: Option<Currency>,
+    /// Whether they may be money.
+    pub(super) is_budget: bool,
 }
 
 /// One field's value.
@@ -165,6 +167,7 @@ impl<'r> TomlTable<'r> {
             path: String::new(),
             span: 0..0,
             currency: None,
+            is_budget: false,
         };
         root.inner(Some(document.get_ref()), String::new(), 0..0)
     }
@@ -184,6 +187,7 @@ impl<'r> TomlTable<'r> {
             path,
             span,
             currency: self.currency.clone(),
+            is_budget: self.is_budget,
         }
     }
 

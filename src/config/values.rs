@@ -24,6 +24,10 @@ impl<'r> Fields<'r> for TomlTable<'r> {
         self.currency.as_ref()
     }
 
+    fn may_be_money(&self) -> bool {
+        self.is_budget
+    }
+
     fn value(&mut self, name: &'static str) -> Option<FieldValue<'r>> {
         let value = self.get(name)?.value;
         Some(match value {

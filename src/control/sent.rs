@@ -9,6 +9,7 @@ use crate::limit::{Limits, Timestamp};
 use crate::policy::Currency;
 use crate::policy::fields::{Fields, JsonObject, Strangers};
 use crate::policy::limits::{self, limits_in_json};
+use crate::policy::numbers::LARGEST_NUMBER;
 use crate::policy::words::RATES_IN_JSON;
 use crate::policy::{FieldError, numbers};
 use crate::store::Override;
@@ -93,6 +94,23 @@ pub(super) fn read_next_start(body: Json<'_>, now: Timestamp) -> Result<Timestam
         return Err(from.error(name, FAR));
     }
     Ok(next)
+}
+
+/// Reads the body of `PUT /throttle/v1/keys/{key}/usage`, which is `{"used": N}`, or an amount where money is counted.
+///
+/// # Errors
+/// The member that is wrong, unknown or missing.
+pub(super) fn read_used(body: Json<'_>, currency: Option<&Currency>) -> Result<u32, FieldError> {
+    let mut from = JsonObject::new(body, "", Strangers::Refuse, &[&["used"]])?;
+    from.currency = currency.cloned();
+    let used = from.amount("used")?;
+    let used = used.ok_or_else(|| from.error("used", "is required"))?;
+    let units = u32::try_from(used).ok();
+    let units = units.filter(|_| used <= LARGEST_NUMBER);
+    units.ok_or_else(|| {
+        let message = format!("must be from 0 to {LARGEST_NUMBER}, found {used}");
+        from.error("used", message)
+    })
 }
 
 impl QueueConfig {

@@ -1,11 +1,13 @@
 //! `/throttle/v1/…` of the admin port: what people do to a key by hand, and the question why. [`guard`] says who may.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
+use uuid::Uuid;
 
 use super::overrides::{self, field, json};
 use super::{sent, subqueues};
@@ -16,9 +18,9 @@ use crate::desk::{Proxy, Sidecar, guard, settings};
 use crate::inquiry::bases;
 use crate::inquiry::shape::rfc3339;
 use crate::json::quote;
-use crate::limit::{Key, Space, Timestamp};
+use crate::limit::{Cost, Key, Limited, Space, Timestamp};
 use crate::show::{limits, why};
-use crate::store::{Change, LedgerExt};
+use crate::store::{Change, Claim, Claimed, End, LedgerExt};
 use crate::wire::ojs;
 
 /// The longest body in bytes.
@@ -80,7 +82,7 @@ async fn do_verb(proxy: &Proxy, parts: &Parts, incoming: Incoming) -> Result<Str
     let allow = match what {
         "override" => "GET, HEAD, PUT, DELETE",
         "next-start" => "PUT, DELETE",
-        "usage" => "DELETE",
+        "usage" => "PUT, DELETE",
         _ => return Err(unknown()),
     };
     let mut allowed = allow.split(", ");
@@ -105,6 +107,11 @@ async fn do_verb(proxy: &Proxy, parts: &Parts, incoming: Incoming) -> Result<Str
         };
     }
     let key = limits::named(&key)?;
+    if what == "usage" && parts.method == Method::PUT {
+        let (own, sent) = (Arc::clone(sidecar), sent.clone());
+        let work = Box::pin(async move { set_used(&own, key, &sent).await });
+        return to_the_end(&sidecar.tasks.left, work).await;
+    }
     let mut until = None;
     if parts.method == Method::PUT {
         let next = sent::read_next_start(json(&sent)?, sidecar.store.now());
@@ -153,6 +160,48 @@ async fn unused(sidecar: &Sidecar, key: Key) -> Result<String, Fault> {
     let text = format!(r#"{{"key":{},"cleared":true}}"#, quote(key.as_str()));
     settings::changed(sidecar, Space::Job, key);
     Ok(text)
+}
+
+/// Puts what a budget has used in place of what was counted: a call that has used so much starts and ends now.
+async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fault> {
+    let live = sidecar.live();
+    let Some(budget) = live.settings.budget_of(&key) else {
+        let message = "is of no budget: `used` is set for keys of [[egress.budget]] alone";
+        return Err(Fault::field("key", message));
+    };
+    let used = sent::read_used(json(sent)?, budget.currency.as_ref()).map_err(field)?;
+    unused(sidecar, key.clone()).await?;
+    if let Some(pays) = NonZeroU32::new(used) {
+        let mut limits = budget.limits.clone();
+        // It has been used already, whatever the limit is.
+        for rate in &mut limits.rates {
+            rate.limit = NonZeroU32::MAX;
+        }
+        let cost = Cost { pays, ..Cost::ONE };
+        let limited = Limited {
+            cost,
+            ..Limited::new(Space::Job, key.clone(), limits, Arc::clone(&budget.name))
+        };
+        let now = sidecar.store.now();
+        let generation = sidecar.fetching.next_claim(now);
+        let id = format!("{}{}", Claim::CALL_IDS, Uuid::now_v7().simple());
+        let claim = Claim {
+            claimed_at: now,
+            limited: Arc::from([limited]),
+            ..Claim::new(id.into(), generation, Claim::queue_of_calls("limit"))
+        };
+        let claimed = Claimed::from(claim);
+        sidecar.store.take(&[&claimed], 1).await?;
+        let ends = sidecar.end_by(&End::of_claim(&claimed)).await;
+        ends.ok_or_else(|| Fault::new("store_unavailable", "the store has not taken it"))?;
+    }
+    tracing::info!(%key, used, "what it has used was set on the admin port");
+    sidecar.control.named.know(&key);
+    settings::changed(sidecar, Space::Job, key.clone());
+    Ok(format!(
+        r#"{{"key":{},"used":{used}}}"#,
+        quote(key.as_str())
+    ))
 }
 
 fn unknown() -> Fault {

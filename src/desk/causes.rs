@@ -56,7 +56,7 @@ causes! {
         => "wait, or open it: `ojs-throttle clear {name}`";
     /// The `rate` is used up until the time in the line.
     RATE "rate": "{what} has started as many as its window allows, until {until}{set}" => "wait, or {raise}";
-    /// The job needs more of a limit than is left of it.
+    /// The job or the call needs more of a limit than is left of it.
     COST "cost": "{used} of {limit} of {what} are used{needs}: there is room at {until}{set}" => "wait, or {raise}";
     /// A `throttle` allows the next start at the time in the line. Slots have nothing to do with it.
     SPACING "spacing": "{what} spaces its starts, and the next one is at {until}{set}" => "wait, or {raise}";

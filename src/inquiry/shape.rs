@@ -117,6 +117,17 @@ impl LimitView {
         text + "}"
     }
 
+    /// Whether what it counts are neither starts nor what jobs cost.
+    pub(crate) fn is_of_budget(&self) -> bool {
+        !matches!(self.unit, "starts" | "cost")
+    }
+
+    /// So much of what it counts.
+    pub(crate) fn shown(&self, units: u32) -> String {
+        let amount = self.currency.as_ref();
+        amount.map_or_else(|| units.to_string(), |amount| amount.show(units.into()))
+    }
+
     /// Why this job does not start now if it pays so much; of several limits, the one that lets go last.
     pub(crate) fn refused(&self, job: &str, pays: u32) -> Option<Refusal> {
         let asked = (self.state).ask_for(job, &self.limited.limits, (pays, u64::MAX), self.now);

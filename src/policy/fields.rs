@@ -104,9 +104,20 @@ pub trait Fields<'v>: Sized {
         None
     }
 
+    /// Whether what is read here may be money.
+    fn may_be_money(&self) -> bool {
+        self.currency().is_some()
+    }
+
     /// A limit: a whole number, or an amount where money is limited.
     fn amount(&mut self, name: &'static str) -> Result<Option<i64>, Self::Error> {
         let Some(currency) = self.currency().cloned() else {
+            let is_text = matches!(self.value(name), Some(FieldValue::Text(_)));
+            if is_text && self.may_be_money() {
+                let message = "is no amount of what `rate.limit` limits".to_owned();
+                let hint = "such as 100, or \"800 USD\" in all of the budget";
+                return Err(self.wrong(Wrong::with_hint(name, message, hint)));
+            }
             return self.int(name);
         };
         let Some(text) = self.text(name)? else {

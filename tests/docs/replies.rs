@@ -305,14 +305,19 @@ async fn enqueue(client: &Client, queue: &str, jobs: usize) {
 const STRIPE: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\n\
     concurrency = 2\nrate = { limit = 100, period = \"1m\" }\n";
 
+const MONTH: &str = "[[egress]]\nname = \"model\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:9\"\n\
+    [[egress.budget]]\nname = \"month\"\nkey = \"month:{header.X-Team}\"\n\
+    rate = { limit = \"800 USD\", period = \"P1M\", window = \"calendar\" }\n\
+    cost = { use = \"money\", max = \"2 USD\", prices = { m = { input = 1, output = 2 } } }\n";
+
 #[tokio::test(start_paused = true)]
 async fn the_manual_has_each_route_as_it_answers() {
     let token = "control_token = \"control-me\"\n";
-    let stage = Stage::with(&format!("{token}{STRIPE}")).await;
+    let stage = Stage::with(&format!("{token}{STRIPE}{MONTH}")).await;
     let client = stage.0.sidecar.client();
     enqueue(&client, "billing", 3).await;
     assert_eq!(client.fetch("billing", 3).await.len(), 2);
-    replies_must_be("http", &stage, 16).await;
+    replies_must_be("http", &stage, 17).await;
 }
 
 #[tokio::test(start_paused = true)]

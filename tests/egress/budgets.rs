@@ -366,7 +366,7 @@ async fn each_use_counts_its_own() {
 }
 
 const MONEY: &str = "
-max_wait = '1m'
+max_wait = '10s'
 [[egress.budget]]
 name = 'month'
 key = 'month:{header.X-Team}'
@@ -374,7 +374,8 @@ cost = { use = 'money', max = '0.01 USD', prices = { m = { input = 0, output = 1
 rate = { limit = '1 USD', period = 'P1M', window = 'calendar', tz = 'UTC' }
 ";
 
-/// A thousand calls at once want the last dollar. Half of what each may cost is used.
+/// A thousand calls at once want the last dollar. Half of what each may cost is used. What comes back of a budget wakes
+/// the calls that it has refused: eight times, within ten seconds.
 #[tokio::test(start_paused = true)]
 async fn the_last_dollar_is_spent_and_not_a_unit_more() {
     let world = World::start("", MONEY, |_| {

@@ -17,7 +17,11 @@ struct Desk {
 
 impl Desk {
     fn new() -> Desk {
-        let (backend, sidecar) = pair(TOKEN, LIMITS);
+        Desk::with(LIMITS)
+    }
+
+    fn with(limits: &str) -> Desk {
+        let (backend, sidecar) = pair(TOKEN, limits);
         let bin = tempfile::tempdir().unwrap();
         let built = program().get_program().to_owned();
         std::os::unix::fs::symlink(built, bin.path().join("ojs-throttle")).unwrap();
@@ -180,6 +184,54 @@ fn usage_is_cleared() {
     let said = desk.done("clear calm --usage");
     assert_eq!(undo_of(&said), "nothing brings back what was counted");
     assert_eq!(fetch(data, "calm", 1, "w").jobs().len(), 1);
+}
+
+/// What a budget has used is set as it was paid, and what was set is brought back as an amount.
+#[test]
+fn what_a_budget_has_used_is_set() {
+    let port = crate::servers::port::own();
+    let desk = Desk::with(&format!(
+        "[[egress]]\nname = 'model'\nlisten = '{port}'\nupstream = 'http://127.0.0.1:9'\n\
+         [[egress.budget]]\nname = 'month'\nkey = 'month:{{header.X-Team}}'\n\
+         cost = {{ use = 'money', max = '2 USD', prices = {{ m = {{ input = 1, output = 2 }} }} }}\n\
+         rate = {{ limit = '800 USD', period = 'P1M', window = 'calendar' }}\n"
+    ));
+    let said = desk.done("limit month:a --used 431.20USD");
+    assert_eq!(undo_of(&said), "nothing brings back what was counted");
+    // It exits with 1 where something does not start.
+    let why = || desk.shell("ojs-throttle why --key month:a").out;
+    let told = why();
+    assert!(
+        told.contains("money      431.20 USD of 800.00 USD in P1M"),
+        "{told}"
+    );
+    let top = desk.done("top --once");
+    assert!(top.contains("431.20/800.00 USD"), "{top}");
+    desk.done("limit month:a --used 800USD");
+    let told = why();
+    assert!(
+        told.starts_with("why:   800.00 USD of 800.00 USD"),
+        "{told}"
+    );
+    desk.done("limit month:a --rate 900USD/1d");
+    let said = desk.done("limit month:a --rate 1000USD/1d");
+    desk.shell(undo_of(&said));
+    let state = get(desk.sidecar.data, "/ojs/v1/rate-limits/month:a").json();
+    assert_eq!(state["override"]["rate"]["limit"], "900.00 USD");
+    desk.done("limit month:a --used 0USD");
+    for (line, why) in [
+        ("limit month:a --used 5", "must be a string"),
+        ("limit month:a --used 5EUR", "EUR"),
+        ("limit month:a --used 1000.01USD", "1000.00 USD"),
+        ("limit other --used 5", "is of no budget"),
+    ] {
+        let ran = desk.shell(&format!("ojs-throttle {line}"));
+        assert!(
+            ran.status != Some(0) && ran.err.contains(why),
+            "{line}: {}",
+            ran.err
+        );
+    }
 }
 
 #[test]
