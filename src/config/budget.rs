@@ -42,13 +42,13 @@ pub struct Budget {
     /// The calls that it is for, as `POST /v1/messages`; none: all.
     pub only: Vec<Pattern>,
     /// What a call pays at its start.
-    pub estimate: Estimate,
+    pub estimate: CallEstimate,
     /// The most that a call is charged, at its start and afterwards.
     pub max: NonZeroU32,
     /// The same, as a rule of costs.
     pub rule: Arc<CostRule>,
     /// Where the answer says what was used.
-    pub settle: Option<Settle>,
+    pub settle: Option<UseSource>,
     /// Whether what was used counts from the end of the call on.
     pub counts_at_end: bool,
     /// The unit, where that is money.
@@ -57,16 +57,16 @@ pub struct Budget {
 
 /// What a call pays before anybody knows what it uses.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Estimate {
+pub struct CallEstimate {
     /// Where the call says it by itself.
-    pub from: Option<Place>,
+    pub from: Option<NumberPlace>,
     /// Of a call that says nothing usable; `None`: what the model may use.
     pub default: Option<NonZeroU32>,
 }
 
 /// A number in a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum NumberPlace {
     /// In this header, in small letters.
     Header(Box<str>),
     /// In the body, at this path.
@@ -75,13 +75,13 @@ pub enum Place {
 
 /// What of an answer is counted.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Settle {
+pub enum UseSource {
     /// The number at this place.
-    At(Place),
+    At(NumberPlace),
     /// Tokens, as models tell of them.
     Tokens(Tokens),
     /// What those cost, by the model.
-    Money(Vec<(Box<str>, Prices)>),
+    Money(Vec<(Box<str>, TokenPrices)>),
 }
 
 /// Which tokens count.
@@ -97,7 +97,7 @@ pub enum Tokens {
 
 /// What a million tokens of a model cost, in millionths of the currency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Prices {
+pub struct TokenPrices {
     /// Read.
     pub input: u64,
     /// Read from the vendor's cache.
@@ -121,16 +121,16 @@ impl Budget {
     /// What it counts, in a word.
     pub fn unit(&self) -> &'static str {
         match &self.settle {
-            Some(Settle::Money(_)) => "money",
-            Some(Settle::Tokens(_)) => "tokens",
+            Some(UseSource::Money(_)) => "money",
+            Some(UseSource::Tokens(_)) => "tokens",
             _ => "cost",
         }
     }
 
     /// Whether a call must be read to know what it pays, or to which key.
     pub fn sees_bodies(&self) -> bool {
-        let by_model = !matches!(self.settle, None | Some(Settle::At(_)));
-        let is_of_body = matches!(self.estimate.from, Some(Place::Json(_)));
+        let by_model = !matches!(self.settle, None | Some(UseSource::At(_)));
+        let is_of_body = matches!(self.estimate.from, Some(NumberPlace::Json(_)));
         self.key.sees_bodies() || by_model || is_of_body
     }
 }
@@ -209,8 +209,8 @@ fn budget(
     })
 }
 
-fn is_of_models(settle: &Option<Settle>) -> bool {
-    !matches!(settle, None | Some(Settle::At(_)))
+fn is_of_models(settle: &Option<UseSource>) -> bool {
+    !matches!(settle, None | Some(UseSource::At(_)))
 }
 
 /// The key, which begins with the name: so two budgets never have one key.
@@ -253,13 +253,13 @@ fn currency(table: &mut TomlTable<'_>) {
 }
 
 /// What is read of `cost`.
-struct Cost {
-    estimate: Estimate,
+struct BudgetCost {
+    estimate: CallEstimate,
     max: NonZeroU32,
-    settle: Option<Settle>,
+    settle: Option<UseSource>,
 }
 
-fn cost(table: &mut TomlTable<'_>, limits: Option<&Limits>) -> Option<Cost> {
+fn cost(table: &mut TomlTable<'_>, limits: Option<&Limits>) -> Option<BudgetCost> {
     let Some(mut inside) = table.inside(&COST).ok()? else {
         if table.currency.is_some() {
             let hint = format!("such as cost = {{ use = \"money\", max = \"2 USD\", {PRICE} }}");
@@ -269,11 +269,11 @@ fn cost(table: &mut TomlTable<'_>, limits: Option<&Limits>) -> Option<Cost> {
                 hint,
             );
         }
-        let estimate = Estimate {
+        let estimate = CallEstimate {
             from: None,
             default: Some(NonZeroU32::MIN),
         };
-        return Some(Cost {
+        return Some(BudgetCost {
             estimate,
             max: NonZeroU32::MIN,
             settle: None,
@@ -300,15 +300,15 @@ fn cost(table: &mut TomlTable<'_>, limits: Option<&Limits>) -> Option<Cost> {
         let hint = "such a call would never start: write a smaller max, or a larger limit";
         cost.refuse("max", "is more than the limit", hint);
     }
-    Some(Cost {
-        estimate: Estimate { from, default },
+    Some(BudgetCost {
+        estimate: CallEstimate { from, default },
         max,
         settle,
     })
 }
 
 /// Reads where an answer says what was used: by `use`, or at a place. `None`: what is read is wrong, which was reported.
-fn settle(cost: &mut TomlTable<'_>) -> Option<Option<Settle>> {
+fn settle(cost: &mut TomlTable<'_>) -> Option<Option<UseSource>> {
     // Money is no kind of tokens.
     let words = [
         ("tokens", Some(Tokens::All)),
@@ -319,8 +319,8 @@ fn settle(cost: &mut TomlTable<'_>) -> Option<Option<Settle>> {
     let used = cost.word("use", &words).ok()?;
     let is_money = used == Some(None);
     let used = used.map(|used| match used {
-        Some(tokens) => Settle::Tokens(tokens),
-        None => Settle::Money(prices(cost)),
+        Some(tokens) => UseSource::Tokens(tokens),
+        None => UseSource::Money(prices(cost)),
     });
     if is_money != cost.currency.is_some() {
         let hint =
@@ -335,7 +335,7 @@ fn settle(cost: &mut TomlTable<'_>) -> Option<Option<Settle>> {
         let title = "stands beside `use`, which says the same";
         cost.refuse("settle", title, "remove it");
     }
-    Some(used.or(place.map(Settle::At)))
+    Some(used.or(place.map(UseSource::At)))
 }
 
 /// Reads a number of units, if it is there. `None`: it is wrong, which was reported.
@@ -346,16 +346,16 @@ fn counted(table: &mut TomlTable<'_>, name: &'static str) -> Option<Option<NonZe
 }
 
 /// Reads where a number stands in a call or in its answer.
-fn place(table: &mut TomlTable<'_>, name: &'static str) -> Option<Place> {
+fn place(table: &mut TomlTable<'_>, name: &'static str) -> Option<NumberPlace> {
     let text = table.text(name).ok()??;
     let found = match text.split_once('.') {
         Some(("header", name)) => {
             let is_name = |c: u8| c.is_ascii_alphanumeric() || b"-_".contains(&c);
             let is_valid = !name.is_empty() && name.bytes().all(is_name);
-            is_valid.then(|| Place::Header(name.to_ascii_lowercase().into()))
+            is_valid.then(|| NumberPlace::Header(name.to_ascii_lowercase().into()))
         }
         Some(("json", path)) if !path.split('.').any(str::is_empty) => {
-            Some(Place::Json(path.into()))
+            Some(NumberPlace::Json(path.into()))
         }
         _ => None,
     };
@@ -367,7 +367,7 @@ fn place(table: &mut TomlTable<'_>, name: &'static str) -> Option<Place> {
 }
 
 /// Reads what tokens of each model cost.
-fn prices(table: &mut TomlTable<'_>) -> Vec<(Box<str>, Prices)> {
+fn prices(table: &mut TomlTable<'_>) -> Vec<(Box<str>, TokenPrices)> {
     let Some(all) = table.maybe_table("prices", PRICE) else {
         if !table.has("prices") {
             Fields::missing(table, "prices", PRICE);
@@ -393,7 +393,7 @@ fn prices(table: &mut TomlTable<'_>) -> Vec<(Box<str>, Prices)> {
             );
         }
         let input = input?;
-        let prices = Prices {
+        let prices = TokenPrices {
             input,
             output: output?,
             cached: cached.unwrap_or(input),

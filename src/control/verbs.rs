@@ -20,7 +20,7 @@ use crate::inquiry::shape::rfc3339;
 use crate::json::quote;
 use crate::limit::{Cost, Key, Limited, Space, Timestamp};
 use crate::show::{limits, why};
-use crate::store::{Change, Claim, Claimed, End, LedgerExt};
+use crate::store::{Change, Claim, Claimed, End, Gen, LedgerExt};
 use crate::wire::ojs;
 
 /// The longest body in bytes.
@@ -183,12 +183,11 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
             ..Limited::new(Space::Job, key.clone(), limits, Arc::clone(&budget.name))
         };
         let now = sidecar.store.now();
-        let generation = sidecar.fetching.next_claim(now);
         let id = format!("{}{}", Claim::CALL_IDS, Uuid::now_v7().simple());
         let claim = Claim {
             claimed_at: now,
             limited: Arc::from([limited]),
-            ..Claim::new(id.into(), generation, Claim::queue_of_calls("limit"))
+            ..Claim::new(id.into(), Gen(1), Claim::queue_of_calls("limit"))
         };
         let claimed = Claimed::from(claim);
         sidecar.store.take(&[&claimed], 1).await?;

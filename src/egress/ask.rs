@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::key::{Said, key_of};
+use super::key::{ReadBody, key_of};
 use super::meter::{Charged, Meter};
 use crate::answers::respond::Fault;
 use crate::config::EgressSettings;
@@ -28,7 +28,7 @@ impl CallAsk {
     pub(super) fn of(
         entry: &EgressSettings,
         parts: &Parts,
-        said: &Said<'_>,
+        said: &ReadBody<'_>,
     ) -> Result<Option<CallAsk>, Fault> {
         let call = (parts.method.as_str(), parts.uri.path());
         let budgets = entry.budgets.iter();

@@ -15,7 +15,7 @@ use crate::wire::upstream::named_by_connection;
 
 /// The body of a call, as far as its keys and its cost need it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Said<'b> {
+pub(super) enum ReadBody<'b> {
     /// There is none.
     Nothing,
     /// It is this JSON, which is so written.
@@ -24,15 +24,15 @@ pub(super) enum Said<'b> {
     Unread,
 }
 
-impl<'b> Said<'b> {
+impl<'b> ReadBody<'b> {
     /// By what was read of it; `None`: it is not read.
-    pub(super) fn by(bytes: Option<&'b Bytes>) -> Said<'b> {
+    pub(super) fn by(bytes: Option<&'b Bytes>) -> ReadBody<'b> {
         match bytes {
-            None => Said::Unread,
-            Some(bytes) if bytes.is_empty() => Said::Nothing,
+            None => ReadBody::Unread,
+            Some(bytes) if bytes.is_empty() => ReadBody::Nothing,
             Some(bytes) => {
                 let json = Json::parse(bytes, DEPTH);
-                json.map_or(Said::Unread, |json| Said::Json(json, bytes))
+                json.map_or(ReadBody::Unread, |json| ReadBody::Json(json, bytes))
             }
         }
     }
@@ -40,7 +40,7 @@ impl<'b> Said<'b> {
     /// The JSON, if it is some.
     pub(super) fn json(&self) -> Option<Json<'b>> {
         match self {
-            Said::Json(json, _) => Some(*json),
+            ReadBody::Json(json, _) => Some(*json),
             _ => None,
         }
     }
@@ -50,8 +50,12 @@ impl<'b> Said<'b> {
 ///
 /// # Errors
 /// Others could read it otherwise, or what it needs of the body cannot be read.
-pub(super) fn key_of(template: &Template, parts: &Parts, said: &Said<'_>) -> Result<Key, Fault> {
-    if template.sees_bodies() && matches!(said, Said::Unread) {
+pub(super) fn key_of(
+    template: &Template,
+    parts: &Parts,
+    said: &ReadBody<'_>,
+) -> Result<Key, Fault> {
+    if template.sees_bodies() && matches!(said, ReadBody::Unread) {
         let message = format!(
             "the body of this call has a part of its key {template}, and it cannot be read"
         );

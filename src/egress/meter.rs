@@ -10,14 +10,14 @@ use std::num::NonZeroU32;
 
 use crate::answers::respond::Fault;
 use crate::config::Budget;
-use crate::config::budget::{Place, Prices, Settle, Tokens};
+use crate::config::budget::{NumberPlace, TokenPrices, Tokens, UseSource};
 use crate::json::{Framing, Json, Scanner};
 use crate::limit::{Cost, Key, Limited, Space};
 use crate::policy::json_path;
 use crate::store::Used;
-use crate::told::metrics::Settled;
+use crate::told::metrics::Settlement;
 
-use super::key::{Said, key_of};
+use super::key::{ReadBody, key_of};
 
 /// Where models tell of tokens: the first that is there says it.
 const TOLD: [&str; 9] = [
@@ -47,7 +47,7 @@ pub(super) struct Charged {
     key: Key,
     pays: NonZeroU32,
     /// What its model costs, where that is told.
-    prices: Option<Prices>,
+    prices: Option<TokenPrices>,
 }
 
 impl Charged {
@@ -58,10 +58,10 @@ impl Charged {
     pub(super) fn of(
         budget: &Arc<Budget>,
         parts: &Parts,
-        said: &Said<'_>,
+        said: &ReadBody<'_>,
     ) -> Result<Charged, Fault> {
         let prices = match (&budget.settle, said) {
-            (Some(Settle::Money(of)), Said::Json(body, _)) => {
+            (Some(UseSource::Money(of)), ReadBody::Json(body, _)) => {
                 let model = body.text_of("model");
                 let mut of = of.iter();
                 of.find(|(name, _)| model.as_deref() == Some(name))
@@ -98,15 +98,15 @@ impl Charged {
     }
 
     /// What an answer says that the call used, in units.
-    fn used(&self, answer: &Answer) -> Option<u64> {
+    fn used(&self, answer: &MeteredAnswer) -> Option<u64> {
         match self.budget.settle.as_ref()? {
-            Settle::At(Place::Header(name)) => {
+            UseSource::At(NumberPlace::Header(name)) => {
                 let told = answer.told.iter().find(|(of, _)| of == name);
                 told.map(|(_, units)| *units)
             }
-            Settle::At(Place::Json(path)) => answer.found(path),
-            Settle::Tokens(which) => answer.tokens()?.of(*which),
-            Settle::Money(_) => {
+            UseSource::At(NumberPlace::Json(path)) => answer.found(path),
+            UseSource::Tokens(which) => answer.tokens()?.of(*which),
+            UseSource::Money(_) => {
                 let currency = self.budget.currency.as_ref()?;
                 let cost = answer.tokens()?.cost(&self.prices?);
                 Some(currency.units_of(cost))
@@ -115,7 +115,7 @@ impl Charged {
     }
 
     /// What counts in place of what was paid; `None`: that stays.
-    fn settled(&self, answer: &Answer) -> (Option<u32>, Settled) {
+    fn settled(&self, answer: &MeteredAnswer) -> (Option<u32>, Settlement) {
         let (paid, max) = (self.pays.get(), self.budget.max.get());
         let is_money = self.budget.currency.is_some();
         let free = |status: &StatusCode| match status.as_u16() {
@@ -126,12 +126,12 @@ impl Charged {
         let used = self.used(answer);
         let used = used.map(|units| u32::try_from(units).unwrap_or(u32::MAX).min(max));
         let (used, how) = match used {
-            _ if !answer.was_sent => (Some(0), Settled::Free),
+            _ if !answer.was_sent => (Some(0), Settlement::Free),
             // A part of an answer tells of a part of what was used.
-            Some(used) if answer.is_whole || used > paid => (Some(used), Settled::Told),
-            None if answer.status.as_ref().is_some_and(free) => (Some(0), Settled::Free),
-            None if is_money && self.prices.is_none() => (None, Settled::Unpriced),
-            _ => (None, Settled::Kept),
+            Some(used) if answer.is_whole || used > paid => (Some(used), Settlement::Told),
+            None if answer.status.as_ref().is_some_and(free) => (Some(0), Settlement::Free),
+            None if is_money && self.prices.is_none() => (None, Settlement::Unpriced),
+            _ => (None, Settlement::Kept),
         };
         let counts_now = self.budget.counts_at_end && answer.was_sent;
         (used.or(counts_now.then_some(paid)), how)
@@ -141,24 +141,24 @@ impl Charged {
 /// The estimate of what a call uses; `None`: as much as any may.
 fn estimate(
     budget: &Budget,
-    prices: Option<Prices>,
+    prices: Option<TokenPrices>,
     parts: &Parts,
-    said: &Said<'_>,
+    said: &ReadBody<'_>,
 ) -> Option<u64> {
     let own = match &budget.estimate.from {
-        Some(Place::Header(name)) => told(budget, &parts.headers, name),
-        Some(Place::Json(path)) => said.json().and_then(|body| number_at(body, path)),
+        Some(NumberPlace::Header(name)) => told(budget, &parts.headers, name),
+        Some(NumberPlace::Json(path)) => said.json().and_then(|body| number_at(body, path)),
         None => None,
     };
     if own.is_some() {
         return own;
     }
     let which = match budget.settle {
-        Some(Settle::Tokens(which)) => which,
-        Some(Settle::Money(_)) => Tokens::All,
+        Some(UseSource::Tokens(which)) => which,
+        Some(UseSource::Money(_)) => Tokens::All,
         _ => return budget.estimate.default.map(|default| default.get().into()),
     };
-    let Said::Json(body, bytes) = said else {
+    let ReadBody::Json(body, bytes) = said else {
         return None;
     };
     let may_use = may_use(*body, bytes, &parts.uri, budget)?;
@@ -259,7 +259,7 @@ impl UsedTokens {
     }
 
     /// In millionths of a millionth of a currency.
-    fn cost(&self, prices: &Prices) -> u128 {
+    fn cost(&self, prices: &TokenPrices) -> u128 {
         let each = [
             (self.input, prices.input),
             (self.cached, prices.cached),
@@ -275,12 +275,12 @@ impl UsedTokens {
 #[derive(Debug)]
 pub(super) struct Meter {
     charged: Arc<[Charged]>,
-    answer: Answer,
+    answer: MeteredAnswer,
 }
 
 /// What is known of an answer.
 #[derive(Debug)]
-struct Answer {
+struct MeteredAnswer {
     /// Whether the service may have seen the call.
     was_sent: bool,
     status: Option<StatusCode>,
@@ -304,7 +304,7 @@ fn names(path: &str) -> Box<[Box<str>]> {
 impl Meter {
     pub(super) fn new(charged: Arc<[Charged]>) -> Meter {
         let own = charged.iter().filter_map(|one| match &one.budget.settle {
-            Some(Settle::At(Place::Json(path))) => Some(names(path)),
+            Some(UseSource::At(NumberPlace::Json(path))) => Some(names(path)),
             _ => None,
         });
         let own: Vec<_> = own.collect();
@@ -312,7 +312,7 @@ impl Meter {
             true => Arc::clone(&OF_MODELS),
             false => OF_MODELS.iter().cloned().chain(own).collect(),
         };
-        let answer = Answer {
+        let answer = MeteredAnswer {
             was_sent: true,
             status: None,
             told: Vec::new(),
@@ -333,7 +333,7 @@ impl Meter {
         let answer = &mut self.answer;
         answer.status = Some(status);
         for one in &*self.charged {
-            if let Some(Settle::At(Place::Header(name))) = &one.budget.settle {
+            if let Some(UseSource::At(NumberPlace::Header(name))) = &one.budget.settle {
                 let told = told(&one.budget, headers, name);
                 answer.told.extend(told.map(|units| (name.clone(), units)));
             }
@@ -365,7 +365,7 @@ impl Meter {
     }
 
     /// What counts in place of what was paid, each with how it differs.
-    pub(super) fn settled(&self) -> impl Iterator<Item = (&Arc<str>, Settled, Option<Used>)> {
+    pub(super) fn settled(&self) -> impl Iterator<Item = (&Arc<str>, Settlement, Option<Used>)> {
         self.charged.iter().map(|one| {
             let (amount, how) = one.settled(&self.answer);
             let used = amount.map(|amount| Used {
@@ -379,7 +379,7 @@ impl Meter {
     }
 }
 
-impl Answer {
+impl MeteredAnswer {
     fn found(&self, path: &str) -> Option<u64> {
         let mut known = self.paths.iter();
         let nth = known.position(|known| path.split('.').eq(known.iter().map(AsRef::as_ref)))?;

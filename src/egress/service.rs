@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::ask::CallAsk;
-use super::key::Said;
+use super::key::ReadBody;
 use super::meter::Meter;
 use super::pass::may_pass;
 use super::redirect::come_back;
@@ -152,7 +152,7 @@ impl WayOut {
         let ask = {
             let bytes = body.as_whole();
             let bytes = bytes.filter(|_| by_body && is_plain(&parts.headers));
-            CallAsk::of(entry, &parts, &Said::by(bytes))?
+            CallAsk::of(entry, &parts, &ReadBody::by(bytes))?
         };
         if entry.budgets.iter().any(|budget| budget.settle.is_some()) {
             ask_plain(&mut parts.headers);

@@ -13,4 +13,4 @@ mod registry;
 pub use activity::{Point, STEP, SpacedKey};
 pub use names::{Counted, SERIES, Series};
 pub use recorder::Labels;
-pub use registry::{Metrics, Settled, StartKind};
+pub use registry::{Metrics, Settlement, StartKind};

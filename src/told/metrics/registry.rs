@@ -129,7 +129,7 @@ pub enum StartKind {
 
 /// What became of what a call paid to a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Settled {
+pub enum Settlement {
     /// The answer says what was used.
     Told,
     /// The service has not done the call.
@@ -140,13 +140,13 @@ pub enum Settled {
     Unpriced,
 }
 
-impl Settled {
+impl Settlement {
     fn as_str(self) -> &'static str {
         match self {
-            Settled::Told => "told",
-            Settled::Free => "free",
-            Settled::Kept => "kept",
-            Settled::Unpriced => "unpriced",
+            Settlement::Told => "told",
+            Settlement::Free => "free",
+            Settlement::Kept => "kept",
+            Settlement::Unpriced => "unpriced",
         }
     }
 }
@@ -520,7 +520,7 @@ impl Metrics {
     }
 
     /// Counts a call that paid to a budget and is over.
-    pub fn settled(&self, budget: &str, how: Settled) {
+    pub fn settled(&self, budget: &str, how: Settlement) {
         let labels = vec![
             Label::new("budget", budget.to_owned()),
             Label::new("how", how.as_str()),
