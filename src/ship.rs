@@ -23,8 +23,9 @@ macro_rules! examples {
 }
 
 /// All of them, in the order in which somebody new would want them.
-pub const EXAMPLES: [Example; 6] = examples![
+pub const EXAMPLES: [Example; 7] = examples![
     "config" "../config.example.toml" "every setting of throttle.toml, with its default"
+    "calls" "ship/calls.toml" "limits of calls alone, without a backend: models by tokens and money, and many hosts"
     "compose" "ship/compose.yaml" "sidecar, Redis, Prometheus and Grafana, to try out together"
     "kubernetes" "ship/kubernetes.yaml" "a worker with its sidecar, and how Prometheus finds it"
     "systemd" "ship/ojs-throttle.service" "a service of a host, ojs-throttle.service"
