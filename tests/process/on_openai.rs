@@ -184,3 +184,43 @@ print(time.monotonic() - begun < 5)
     );
     assert_eq!(vendor.calls().len(), 2, "{:?}", vendor.calls());
 }
+
+/// What a stream uses is read from its last piece, and a spent budget is an error at once, not a call that is made again.
+#[test]
+fn tokens_are_counted_and_a_spent_budget_is_told_at_once() {
+    let vendor = Vendor::start(|call| {
+        answer(call);
+        let usage = r#"{"prompt_tokens":10,"completion_tokens":490,"total_tokens":500}"#;
+        let piece = |choices: &str, usage: &str| {
+            format!(
+                "data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"small\",\
+                 \"choices\":[{choices}],\"usage\":{usage}}}\n\n"
+            )
+        };
+        let words = piece(r#"{"index":0,"delta":{"content":"word"}}"#, "null");
+        let all = [words, piece("", usage), "data: [DONE]\n\n".to_owned()].concat();
+        Answer::new(200, all).header("Content-Type", "text/event-stream")
+    });
+    let script = "
+c = client()
+for nth in range(2):
+    parts = ask(c, stream=True, max_tokens=500, stream_options={'include_usage': True})
+    print([part.usage.total_tokens for part in parts if part.usage])
+try:
+    ask(c, max_tokens=500)
+except openai.RateLimitError as refused:
+    print(refused.code, refused.response.headers.get('OJS-Throttle-Limited'))
+";
+    let budget = "[[egress.budget]]\nname = \"day\"\ncost = { use = \"tokens\", max = 600 }\n\
+         rate = { limit = 1100, period = \"1d\" }\n";
+    let (sidecar, said) = python(&vendor, budget, script);
+    let refused = "budget_spent day\n";
+    assert_eq!(said.out, format!("[500]\n[500]\n{refused}"), "{}", said.err);
+    assert_eq!(vendor.calls().len(), 2);
+    let state = get(sidecar.data, "/ojs/v1/rate-limits/day").json();
+    assert_eq!(state["rate"]["current_count"], 1_000);
+    // The SDK asked once.
+    let metrics = get(sidecar.admin, "/metrics").body;
+    let told = "ojs_throttle_responses_total{status=\"429\",code=\"budget_spent\"} 1";
+    assert!(metrics.contains(told), "{metrics}");
+}
