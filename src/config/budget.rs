@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::entries::{on_store_error, valid_name};
 use super::patterns::patterns;
-use super::reader::TomlTable;
+use super::reader::{FoundField, TomlTable};
 use ojs_limit::{CostRule, Limits, WindowKind};
 use ojs_policy::fields::{FieldValue, Fields};
 use ojs_policy::limits::rates;
@@ -114,7 +114,7 @@ impl Budget {
         if self.only.is_empty() {
             return true;
         }
-        let call = [method, " ", path].concat();
+        let call = [method, " ", path.trim_end_matches('/')].concat();
         self.only.iter().any(|only| only.matches(&call))
     }
 
@@ -178,7 +178,7 @@ fn budget(
     let cost = cost(table, limits.as_ref());
     let is_of_models = cost.as_ref().is_some_and(|cost| is_of_models(&cost.settle));
     let only = match table.get("only") {
-        Some(found) => patterns(table, &found, None).unwrap_or_default(),
+        Some(found) => only(table, &found),
         None if is_of_models => COMPLETIONS.map(Pattern::new).to_vec(),
         None => Vec::new(),
     };
@@ -207,6 +207,23 @@ fn budget(
         settle: cost.settle,
         currency: table.currency.clone(),
     })
+}
+
+/// Reads which calls a budget is for.
+fn only(table: &mut TomlTable<'_>, found: &FoundField<'_>) -> Vec<Pattern> {
+    let calls = patterns(table, found, None).unwrap_or_default();
+    let is_call = |call: &&Pattern| {
+        let parts = call.as_str().split_once(' ');
+        let is_method = |c: char| c.is_ascii_uppercase() || c == '*';
+        parts.is_some_and(|(method, path)| {
+            method.chars().all(is_method) && path.starts_with(['/', '*'])
+        })
+    };
+    if let Some(wrong) = calls.iter().find(|call| !is_call(call)) {
+        let what = format!("has {:?}, which no call is", wrong.as_str());
+        table.refuse("only", what, "such as \"POST /v1/*\": a method and a path");
+    }
+    calls
 }
 
 fn is_of_models(settle: &Option<UseSource>) -> bool {
@@ -378,7 +395,7 @@ fn prices(table: &mut TomlTable<'_>) -> Vec<(Box<str>, TokenPrices)> {
         let mut of = all.as_table(&found, PRICE)?;
         let needed = |of: &mut TomlTable<'_>, name| {
             if !of.has(name) {
-                Fields::missing(of, name, "input = 1.25");
+                Fields::missing(of, name, PRICE);
             }
             price(of, name)
         };

@@ -134,7 +134,7 @@ fn entry(
     let (name, valid) = valid_name(table);
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let listen = address(table, "listen", nowhere);
-    let upstream: Option<BaseUrl> = table.parsed("upstream");
+    let upstream = upstream(table);
     let hosts = hosts(table);
     let ca_file = path(table, "ca_file", None);
     if let Some(file) = &ca_file {
@@ -299,6 +299,16 @@ fn refuse_short_wait(
         );
         table.refuse("cost", title, hint);
     }
+}
+
+/// Where all calls go, if it is one place.
+fn upstream(table: &mut TomlTable<'_>) -> Option<BaseUrl> {
+    let upstream: Option<BaseUrl> = table.parsed("upstream");
+    if upstream.as_ref().is_some_and(|of| of.host.contains('*')) {
+        let hint = "write hosts = [\"*.example.com\"] in its place";
+        table.refuse("upstream", "is one service, and has a `*`", hint);
+    }
+    upstream
 }
 
 /// Who answers, as the entry says or its upstream.

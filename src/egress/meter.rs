@@ -340,7 +340,8 @@ impl Meter {
         }
         let kind = headers.get(header::CONTENT_TYPE);
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        let framing = match kind.split(';').next().unwrap_or_default().trim() {
+        let kind = kind.split(';').next().unwrap_or_default();
+        let framing = match &*kind.trim().to_ascii_lowercase() {
             "text/event-stream" => Some(Framing::Events),
             kind if kind.ends_with("json") => Some(Framing::Json),
             _ => None,

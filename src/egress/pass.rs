@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
+use http::{StatusCode, Uri};
 use subtle::ConstantTimeEq;
 
 use crate::answers::respond::Fault;
@@ -31,12 +32,24 @@ pub(super) fn may_pass<'e>(
                 Some(_) => "this way out takes another token than was sent",
                 None => "this way out takes a token",
             };
-            return Err(Fault::new("unauthorized", message).hinting(
+            let mut fault = Fault::new("unauthorized", message).hinting(
                 "send the entry's token in the header OJS-Throttle-Token, or as the password of the proxy's URL",
-            ));
+            );
+            // Some clients tell a proxy nothing that it has not asked for.
+            let (name, value) = match parts.uri.authority() {
+                Some(_) => {
+                    fault.status = StatusCode::PROXY_AUTHENTICATION_REQUIRED;
+                    (header::PROXY_AUTHENTICATE, "Basic realm=\"ojs-throttle\"")
+                }
+                None => (header::WWW_AUTHENTICATE, "OJS-Throttle-Token"),
+            };
+            return Err(fault.with_header(name, value));
         }
     }
     let named = named(entry, parts)?;
+    if let Some(upstream) = &entry.upstream {
+        without_base(&upstream.base, parts)?;
+    }
     if wants_websocket(&parts.headers) {
         let message = "no other protocol passes here";
         return Err(Fault::bad_request(message)
@@ -72,6 +85,36 @@ pub(super) fn called(parts: &Parts) -> Result<Option<String>, Fault> {
     Ok(Some(named))
 }
 
+/// Takes the base path of an upstream, which is put before each path, off a whole URL.
+///
+/// # Errors
+/// It has another path.
+fn without_base(base: &str, parts: &mut Parts) -> Result<(), Fault> {
+    if base.is_empty() || parts.uri.authority().is_none() {
+        return Ok(());
+    }
+    let target = parts
+        .uri
+        .path_and_query()
+        .map_or("", |target| target.as_str());
+    let rest = target.strip_prefix(base);
+    let rest = rest.filter(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
+    let path = rest.map(|rest| match rest.starts_with('/') {
+        true => rest.to_owned(),
+        false => ["/", rest].concat(),
+    });
+    let uri = path.and_then(|path| {
+        let mut of = parts.uri.clone().into_parts();
+        of.path_and_query = Some(path.parse().ok()?);
+        Uri::from_parts(of).ok()
+    });
+    parts.uri = uri.ok_or_else(|| {
+        let message = format!("calls go out here to paths below {base} alone");
+        Fault::new("host_not_listed", message)
+    })?;
+    Ok(())
+}
+
 /// Refuses a call that names another service than it may.
 fn named<'e>(
     entry: &'e EgressSettings,
@@ -82,6 +125,14 @@ fn named<'e>(
         return Ok(None);
     }
     let name = called(parts)?.unwrap_or_default();
+    let is_tls = match (&entry.hosts, &entry.upstream) {
+        (Some(hosts), _) => hosts.tls,
+        (None, upstream) => upstream.as_ref().is_some_and(|upstream| upstream.tls),
+    };
+    if parts.uri.scheme_str() == Some("https") && !is_tls {
+        let message = "the first line asks for https, and calls go on from here without TLS";
+        return Err(Fault::new("host_mismatch", message));
+    }
     let upstream = || {
         let url = entry.upstream.as_ref();
         url.map(BaseUrl::authority).unwrap_or_default()

@@ -173,6 +173,7 @@ impl WayOut {
                 (Err(_), Some(last)) => return last,
                 (Err(fault), None) => return Err(fault),
             };
+            self.still_leads(entry)?;
             let may_repeat = left > 0 && taken.is_some();
             let head = match may_repeat {
                 true => parts.clone(),
@@ -201,6 +202,20 @@ impl WayOut {
             left -= 1;
             last = Some(answer);
         }
+    }
+
+    /// Refuses a call that has waited while its way out came to lead elsewhere, or to take another token.
+    fn still_leads(&self, entry: &EgressSettings) -> Result<(), Fault> {
+        let config = self.sidecar.config();
+        let now = config.egress.iter().find(|entry| entry.name == self.name);
+        let is_same = |now: &EgressSettings| {
+            std::ptr::eq(now, entry) || (&now.hosts, &now.token) == (&entry.hosts, &entry.token)
+        };
+        if now.is_some_and(is_same) {
+            return Ok(());
+        }
+        let message = "the hosts or the token of this way out have changed while the call waited";
+        Err(Fault::new("host_not_listed", message).hinting("send the call again"))
     }
 
     /// The body of a call: a small one is read whole, and takes its room. So is a larger one in which a key or a cost

@@ -312,7 +312,15 @@ impl WayOut {
             fault = fault.with("policy", &*by.policy);
             if by.cost.pays.get() > 1 && why.strategy == Strategy::Rate {
                 let left = why.limit.saturating_sub(why.current);
-                fault = fault.with("left", left).with("asks", by.cost.pays.get());
+                let live = self.sidecar.live();
+                let budget = live.settings.budget_of(&by.key);
+                let currency = budget.and_then(|budget| budget.currency.as_ref());
+                for (name, units) in [("left", left), ("asks", by.cost.pays.get())] {
+                    fault = match currency {
+                        Some(currency) => fault.with(name, currency.show(units.into())),
+                        None => fault.with(name, units),
+                    };
+                }
             }
         }
         if let Ok(value) = HeaderValue::from_str(key.as_str()) {

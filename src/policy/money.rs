@@ -68,7 +68,8 @@ impl Currency {
         match i64::try_from(units) {
             Ok(units) if units <= LARGEST_NUMBER => Ok(units),
             _ => Err(format!(
-                "is more than {}: write a larger `unit`, such as \"0.0001 {code}\"",
+                "is more than {}: write a larger `unit`, such as \"0.0001 {code}\", and then what was spent, with \
+                 `ojs-throttle limit KEY --used`",
                 self.show(LARGEST_NUMBER.unsigned_abs())
             )),
         }

@@ -65,6 +65,11 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
         ("chat", json(200, chat), 123),
         ("message", json(200, message), 123),
         (
+            "a type in capitals",
+            Answer::new(200, chat).header("Content-Type", "Application/JSON"),
+            123,
+        ),
+        (
             "embeddings",
             json(200, r#"{"usage":{"prompt_tokens":9,"total_tokens":9}}"#),
             9,
@@ -170,6 +175,16 @@ async fn what_is_no_call_of_a_model_pays_nothing() {
         200
     );
     assert_eq!(counts(&world, "tokens").await, 0);
+    // A slash at the end makes no other call of it.
+    let path = format!("{CHAT}/");
+    assert_eq!(
+        ask(&world.caller, &path, &json!({"max_tokens": 9}))
+            .await
+            .status,
+        200
+    );
+    sleep(millis(50)).await;
+    assert_ne!(counts(&world, "tokens").await, 0);
 
     let nowhere = format!(
         "listen = '127.0.0.1:0'\n{TOKENS}[[egress]]\nname = 'nowhere'\nlisten = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:9'{TOKENS}"
@@ -403,6 +418,7 @@ async fn the_last_dollar_is_spent_and_not_a_unit_more() {
             (&error["code"], &error["retryable"]),
             (&json!("budget_spent"), &json!(false))
         );
+        assert_eq!(error["details"]["left"], "0.005 USD");
         assert_eq!(error["details"]["next_start"], "2026-03-01T00:00:00.005Z");
         assert!(!refused.headers.contains_key("retry-after"));
         for name in ["x-should-retry", "stripe-should-retry"] {

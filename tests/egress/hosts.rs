@@ -473,3 +473,29 @@ async fn hosts_and_allow_reload() {
     }
     assert_eq!(vendor.calls().len(), 4);
 }
+
+/// A call that waits for its start goes nowhere that its way out does not lead to any more.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_heeds_a_reload() {
+    let slow = "key = 'all'\nthrottle = { limit = 1, period = '6s' }\n";
+    for more in [
+        "hosts = ['b.example']\nallow = ['10.0.0.1']",
+        "hosts = ['*.a.example']",
+        "hosts = ['*.a.example']\nallow = ['10.0.0.1']\ntoken = 'open-sesame'",
+    ] {
+        let entry = format!("{slow}hosts = ['*.a.example']\nallow = ['10.0.0.1']");
+        let world = Arc::new(World::start(&entry).await);
+        world.name("x.a.example", &[&["10.0.0.1"]]);
+        let vendor = world.vendor(443, Answer::ok).await;
+        assert_eq!(world.status("/", "x.a.example").await, "200");
+        let of_world = Arc::clone(&world);
+        let waits = tokio::spawn(async move { of_world.said("/", "x.a.example").await });
+        sleep(Duration::from_secs(2)).await;
+        let listen = "[[egress]]\nname = 'out'\nlisten = '127.0.0.1:0'\n";
+        let text = format!("{listen}{slow}{more}");
+        let settings = crate::sidecar::settings("http://127.0.0.1:9", &text);
+        assert!(world.sidecar.reload.apply(settings).is_good());
+        has(&waits.await.unwrap(), 403, "host_not_listed");
+        assert_eq!(vendor.calls().len(), 1, "{more}");
+    }
+}

@@ -31,7 +31,7 @@ async fn what_names_the_upstream_goes_there_and_its_host_stays_as_it_is() {
         ("http://127.0.0.1:PORT", "127.0.0.1:PORT", "/"),
         ("http://127.0.0.1:PORT?x=/y", "127.0.0.1:PORT", "/?x=/y"),
         (
-            "https://127.0.0.1:PORT//a/../b",
+            "http://127.0.0.1:PORT//a/../b",
             "127.0.0.1:PORT",
             "//a/../b",
         ),
@@ -53,7 +53,7 @@ async fn what_names_the_upstream_goes_there_and_its_host_stays_as_it_is() {
 
 /// In small letters, without the default port and without the dot at the end it is the same name.
 #[tokio::test(start_paused = true)]
-async fn all_spellings_of_the_upstream_name_it_and_its_base_is_joined() {
+async fn all_spellings_of_the_upstream_name_it_and_its_base_is_not_doubled() {
     let vendor = World::start("", "", |_| Answer::ok()).await;
     let at = format!("http://{}", vendor.vendor.addr);
     let text = entry(
@@ -76,8 +76,9 @@ async fn all_spellings_of_the_upstream_name_it_and_its_base_is_joined() {
     .enumerate()
     {
         let name = format!("{name}:{port}");
-        let call =
-            format!("GET http://{name}/x HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
+        let call = format!(
+            "GET http://{name}/base/x HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n"
+        );
         assert_eq!(status(&raw(&vendor.net, to, &call).await), "200", "{name}");
         let seen = vendor.vendor.calls().pop().unwrap();
         assert_eq!(
@@ -85,6 +86,15 @@ async fn all_spellings_of_the_upstream_name_it_and_its_base_is_joined() {
             ("/base/x", Some(&*name)),
             "{nth}"
         );
+    }
+    // Beside the base there is nothing of this way out.
+    for path in ["/x", "/basement", "/"] {
+        let name = format!("api.example.com:{port}");
+        let call = format!(
+            "GET http://{name}{path} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n"
+        );
+        let reply = raw(&vendor.net, to, &call).await;
+        assert_eq!(status(&reply), "403", "{path} {reply}");
     }
     // One key for all of them: one start is left, and nobody finds a second.
     for want in ["200", "429"] {
@@ -121,6 +131,7 @@ async fn any_other_host_is_refused_and_nothing_is_sent() {
             "400",
             "invalid_request",
         ),
+        ("GET https://OWN/x", "OWN", "400", "host_mismatch"),
         ("GET ftp://OWN/x", "OWN", "400", "invalid_request"),
         ("GET OWN", "OWN", "400", "invalid_request"),
         ("GET http://a%2eb/x", "a%2eb", "400", "invalid_request"),
@@ -175,16 +186,16 @@ async fn the_token_may_be_the_password_for_a_proxy() {
     for (lines, want) in [
         (basic("x:open-sesame"), "200"),
         (basic(":open-sesame"), "200"),
-        (basic("x:open"), "401"),
-        (basic("open-sesame"), "401"),
-        ("Proxy-Authorization: Basic ???\r\n".to_owned(), "401"),
+        (basic("x:open"), "407"),
+        (basic("open-sesame"), "407"),
+        ("Proxy-Authorization: Basic ???\r\n".to_owned(), "407"),
         (
             "Proxy-Authorization: Bearer open-sesame\r\n".to_owned(),
-            "401",
+            "407",
         ),
         (
             format!("{}{}", basic("x:open"), basic("x:open-sesame")),
-            "401",
+            "407",
         ),
         (
             format!("OJS-Throttle-Token: open-sesame\r\n{}", basic("x:y")),
@@ -198,7 +209,13 @@ async fn the_token_may_be_the_password_for_a_proxy() {
         )
         .await;
         assert_eq!(status(&reply), want, "{lines} {reply}");
+        let asks = reply.contains("\r\nproxy-authenticate: Basic realm=\"ojs-throttle\"\r\n");
+        assert_eq!(asks, want == "407", "{reply}");
     }
+    // As a base URL it is no proxy.
+    let reply = said(&world, "GET /", &format!("Host: {own}\r\n")).await;
+    assert_eq!(status(&reply), "401");
+    assert!(reply.contains("\r\nwww-authenticate: "), "{reply}");
     for seen in world.vendor.calls() {
         assert_eq!(seen.header("proxy-authorization"), None);
         assert_eq!(seen.header("ojs-throttle-token"), None);

@@ -35,14 +35,18 @@ codes! {
     /// - a head that is no HTTP/1.1, such as a path or query with a raw `"`, `<` or space;
     /// - text behind the JSON, or JSON deeper than 64 (not in an ACK, nack or heartbeat).
     BAD_REQUEST "invalid_request": "mend what the message names: as it is, it is refused again";
-    /// A call through `[[egress]]` names one host in its first line and another one in `Host`.
+    /// A call through `[[egress]]` names one host in its first line and another one in `Host`. Or that line asks for https,
+    /// and calls go on without TLS.
     BAD_REQUEST "host_mismatch": "name the same host in both, as HTTP clients do by themselves";
-    /// Looking at an admin port that others reach, without the control token; a call without the token of its `[[egress]]`. `WWW-Authenticate` lets a browser ask for it.
+    /// Looking at an admin port that others reach, without the control token; a call without the token of its
+    /// `[[egress]]`. `WWW-Authenticate` lets a browser ask for it. A call that names a whole URL gets 407 instead, as from a
+    /// proxy.
     UNAUTHORIZED "unauthorized":
         "send server.control_token, as Authorization: Bearer or as the password that a browser asks for";
     /// Changing limits or keys without the right to. The chapter `security` says who may.
     FORBIDDEN "forbidden": "send the control token: Authorization: Bearer and the text of server.control_token";
-    /// A call through `[[egress]]` names a host that its entry does not. The message says which ones it does.
+    /// A call through `[[egress]]` names a host that its entry does not, or not any more since the call waits. The message
+    /// says which ones it does.
     FORBIDDEN "host_not_listed":
         "call what the entry names, by a whole URL or by Host; with `upstream`, this port is the SDK's base URL";
     /// A call through `[[egress]]` names a listed host, and that has an address which is not public. Nothing was sent.
