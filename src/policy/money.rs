@@ -36,11 +36,16 @@ impl Currency {
     /// What is wrong with it.
     pub fn of_unit(text: &str) -> Result<Currency, String> {
         let (number, code) = split(text)?;
-        let fraction = number.strip_prefix("0.").filter(|rest| rest.ends_with('1'));
-        let zeros = fraction.map(|rest| rest.trim_end_matches('1').trim_start_matches('0'));
-        let decimals = fraction.and_then(|rest| u32::try_from(rest.len()).ok());
-        match (decimals.filter(|decimals| *decimals <= FINEST), zeros) {
-            (Some(decimals), Some("")) => Ok(Currency {
+        let fraction = number.strip_prefix("0.");
+        let is_power = |rest: &&str| {
+            rest.strip_suffix('1')
+                .is_some_and(|of| of.bytes().all(|c| c == b'0'))
+        };
+        let decimals = fraction
+            .filter(is_power)
+            .and_then(|rest| u32::try_from(rest.len()).ok());
+        match decimals.filter(|decimals| *decimals <= FINEST) {
+            Some(decimals) => Ok(Currency {
                 code: code.into(),
                 decimals,
             }),

@@ -61,8 +61,7 @@ pub(crate) async fn heed_reply(
     }
     let (config, policies) = (sidecar.config(), Arc::clone(&sidecar.live().policies));
     let entry = config.egress.iter().find(|entry| entry.name == *egress);
-    // The key of the way out stands first, if it has limits. What is left of a budget is ours to know.
-    let entry = entry.filter(|entry| !entry.limits.is_empty());
+    // The key of the way out stands first. What is left of a budget is ours to know.
     let Some((entry, key)) = entry.zip(job_keys(&call.limited).next()) else {
         return;
     };

@@ -474,19 +474,28 @@ async fn money_is_of_its_key_and_is_set_as_an_amount() {
     );
 }
 
-/// What a vendor says of its limits shuts the key of the entry, and no budget.
+/// What a vendor says of its limits shuts the key of the entry, and no budget; also where the entry has budgets alone.
 #[tokio::test(start_paused = true)]
 async fn a_vendor_shuts_no_budget() {
-    let both = format!("rate = {{ limit = 100, period = '1m' }}{TOKENS}");
-    let world = World::start("", &both, |_| {
-        Answer::new(429, "{}").header("Retry-After", "60")
-    })
-    .await;
-    assert_eq!(ask(&world.caller, CHAT, &json!({})).await.status, 429);
-    let client = world.pair.sidecar.client();
-    let of = |key: &'static str| client.get(key);
-    assert!(of("/ojs/v1/rate-limits/out").await.json()["shut_until"].is_string());
-    assert!(of("/ojs/v1/rate-limits/tokens").await.json()["shut_until"].is_null());
+    for limit in ["rate = { limit = 100, period = '1m' }", ""] {
+        let world = World::start("", &format!("{limit}{TOKENS}"), |_| {
+            Answer::new(429, "{}").header("Retry-After", "60")
+        })
+        .await;
+        for _ in 0..3 {
+            assert_eq!(ask(&world.caller, CHAT, &json!({})).await.status, 429);
+        }
+        assert_eq!(world.vendor.calls().len(), 1, "{limit}");
+        let client = world.pair.sidecar.client();
+        let of = |key: &'static str| client.get(key);
+        let own = of("/ojs/v1/rate-limits/out").await.json();
+        assert!(own["shut_until"].is_string(), "{limit} {own}");
+        let budget = of("/ojs/v1/rate-limits/tokens").await.json();
+        assert!(budget["shut_until"].is_null(), "{limit} {budget}");
+        sleep(Duration::from_secs(61)).await;
+        assert_eq!(ask(&world.caller, CHAT, &json!({})).await.status, 429);
+        assert_eq!(world.vendor.calls().len(), 2, "{limit}");
+    }
 }
 
 /// Numbers from a seed.

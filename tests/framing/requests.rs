@@ -220,7 +220,7 @@ async fn an_absolute_target_goes_to_our_backend_and_to_no_vendor() {
             "GET http://169.254.169.254/latest?x HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n";
         let reply = front.ask(request).await;
         if port == Port::Egress {
-            reply.refuses(400, "invalid_request", request);
+            reply.refuses(403, "host_not_listed", request);
             assert!(reply.hint().contains("base URL"), "{}", reply.text());
             assert!(backend.seen().is_empty(), "{:?}", backend.seen());
             continue;

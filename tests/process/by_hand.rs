@@ -220,7 +220,7 @@ fn what_a_budget_has_used_is_set() {
     assert_eq!(state["override"]["rate"]["limit"], "900.00 USD");
     desk.done("limit month:a --used 0USD");
     for (line, why) in [
-        ("limit month:a --used 5", "must be a string"),
+        ("limit month:a --used 5", "is an amount"),
         ("limit month:a --used 5EUR", "EUR"),
         ("limit month:a --used 1000.01USD", "1000.00 USD"),
         ("limit other --used 5", "is of no budget"),

@@ -109,6 +109,8 @@ fn what_the_command_prints_is_a_file_that_does_the_same() {
         "1000/1s",
         "--concurrency",
         "9",
+        "--tokens",
+        "1000000/1m",
         "--key",
         "shop:{header.X-Shop}",
         "--max-wait",
@@ -145,6 +147,28 @@ fn what_the_command_prints_is_a_file_that_does_the_same() {
     assert_eq!([(); 5].map(|()| of("a")), [200, 200, 200, 200, 429]);
     assert_eq!(of("b"), 200);
     assert_eq!(get(calls, "/").status, 401, "without the token");
+}
+
+/// A call may cost all tokens, and so it waits for as long as those need to come free.
+#[test]
+fn tokens_are_limited_without_a_file() {
+    let vendor = Vendor::start(|_| {
+        let used = r#"{"usage":{"total_tokens":900}}"#;
+        Answer::new(200, used).header("Content-Type", "application/json")
+    });
+    let (command, calls) = command(vendor.addr, &["--tokens", "1000/3s"]);
+    let _sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
+    let ask = || {
+        let body = r#"{"model":"m","max_tokens":500}"#;
+        let mut conn = Conn::open(calls);
+        conn.ask("POST", "/v1/chat/completions", body).status
+    };
+    assert_eq!([ask(), ask()], [200, 200]);
+    let seen = vendor.calls();
+    assert!(
+        seen[1].at - seen[0].at >= Duration::from_millis(2_900),
+        "{seen:?}"
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! A vendor's own SDK, OpenAI's for Python, makes its calls through the egress as the chapter says: by its base URL.
+//! Vendors' own SDKs for Python, most of all OpenAI's, make their calls through the egress as the chapter says: by its base
+//! URL.
 
 use std::path::Path;
 
@@ -222,5 +223,53 @@ except openai.RateLimitError as refused:
     // The SDK asked once.
     let metrics = get(sidecar.admin, "/metrics").body;
     let told = "ojs_throttle_responses_total{status=\"429\",code=\"budget_spent\"} 1";
+    assert!(metrics.contains(told), "{metrics}");
+}
+
+/// SDKs of others raise their own error at once, and none takes a spent budget for a declined card.
+#[test]
+fn a_spent_budget_is_told_at_once_to_other_vendors_sdks() {
+    let vendor = Vendor::start(|call| {
+        let usage = r#"{"input_tokens":100,"output_tokens":400}"#;
+        let reply = match call.target() {
+            "/v1/messages" => format!(
+                r#"{{"id":"m","type":"message","role":"assistant","model":"small","content":[],
+                "stop_reason":"end_turn","stop_sequence":null,"usage":{usage}}}"#
+            ),
+            _ => r#"{"object":"list","data":[],"has_more":false,"url":"/v1/charges"}"#.to_owned(),
+        };
+        Answer::new(200, reply).header("Content-Type", "application/json")
+    });
+    let script = "
+import anthropic, stripe
+claude = anthropic.Anthropic(api_key='sk-only-for-tests', base_url=sys.argv[1])
+def say():
+    words = [{'role': 'user', 'content': 'hi'}]
+    return claude.messages.create(model='small', max_tokens=500, messages=words)
+print(say().usage.output_tokens)
+try:
+    say()
+except anthropic.RateLimitError as refused:
+    print(refused.body['error']['code'])
+shop = stripe.StripeClient('sk-only-for-tests', base_addresses={'api': sys.argv[1]})
+print(len(shop.v1.charges.list().data))
+try:
+    shop.v1.charges.list()
+except stripe.RateLimitError as refused:
+    print(type(refused).__name__, refused.http_status)
+";
+    let budget = "[[egress.budget]]\nname = \"day\"\ncost = { use = \"tokens\", max = 600 }\n\
+         rate = { limit = 900, period = \"1d\" }\n\
+         [[egress.budget]]\nname = \"charges\"\nonly = [\"* /v1/charges\"]\n\
+         cost = { default = 2, max = 2 }\nrate = { limit = 3, period = \"1d\" }\n";
+    let (sidecar, said) = python(&vendor, budget, script);
+    assert_eq!(
+        said.out, "400\nbudget_spent\n0\nRateLimitError 429\n",
+        "{}",
+        said.err
+    );
+    assert_eq!(vendor.calls().len(), 2);
+    let metrics = get(sidecar.admin, "/metrics").body;
+    let told = "ojs_throttle_responses_total{status=\"429\",code=\"budget_spent\"} 2";
     assert!(metrics.contains(told), "{metrics}");
 }
