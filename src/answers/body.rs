@@ -76,8 +76,13 @@ impl Body {
     }
 
     /// A body that streams, with who looks on.
-    pub fn attended(self, by: impl Attend + 'static) -> Body {
+    pub fn attended(self, mut by: impl Attend + 'static) -> Body {
         match self.0 {
+            // Nobody asks it for a part.
+            BodyKind::Stream(body) if body.is_end_stream() => {
+                by.ended();
+                Body(BodyKind::Stream(body))
+            }
             BodyKind::Stream(body) => Body(BodyKind::Attended(body, Some(Box::new(by)))),
             _ => self,
         }

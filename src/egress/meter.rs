@@ -129,6 +129,8 @@ impl Charged {
             _ if !answer.was_sent => (Some(0), Settlement::Free),
             // A part of an answer tells of a part of what was used.
             Some(used) if answer.is_whole || used > paid => (Some(used), Settlement::Told),
+            // Without a word of what is used, calls are what counts.
+            None if !self.settles() => (None, Settlement::Kept),
             None if answer.status.as_ref().is_some_and(free) => (Some(0), Settlement::Free),
             None if is_money && self.prices.is_none() => (None, Settlement::Unpriced),
             _ => (None, Settlement::Kept),

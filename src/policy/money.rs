@@ -1,6 +1,5 @@
 //! Amounts of money, such as `"800 USD"`. They are counted in whole units, each of which is a fraction of a currency.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::numbers::LARGEST_NUMBER;
@@ -86,23 +85,12 @@ impl Currency {
         u64::try_from(trillionths.div_ceil(unit)).unwrap_or(u64::MAX)
     }
 
-    /// How many units are a whole one, and what they are called.
-    pub fn named(&self) -> String {
-        format!("{}@{}", self.code, self.decimals)
-    }
-
     /// So many units as an amount: `431.20 USD`.
     pub fn show(&self, units: u64) -> String {
         let (whole, places) = (10_u64.pow(self.decimals), self.decimals as usize);
         let fraction = format!("{:0places$}", units % whole);
         let fraction = fraction.trim_end_matches('0');
         format!("{}.{fraction:0<2} {}", units / whole, self.code)
-    }
-}
-
-impl fmt::Display for Currency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.show(1))
     }
 }
 
@@ -117,7 +105,7 @@ fn split(text: &str) -> Result<(&str, &str), String> {
 }
 
 /// A number with at most so many decimals, in units of the last of them.
-pub fn decimal(text: &str, decimals: u32) -> Option<u64> {
+fn decimal(text: &str, decimals: u32) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |digits: &str| digits.bytes().all(|c| c.is_ascii_digit());
     let missing = (decimals as usize).checked_sub(fraction.len())?;

@@ -289,6 +289,8 @@ async fn anything_that_calls_and_answers_name_is_counted() {
     ";
     let world = World::start("", budgets, |call| match call.target() {
         "/graphql" => Answer::ok().header("X-Used", "3"),
+        "/gone" => Answer::new(404, "{}"),
+        "/v2/empty" => Answer::new(204, "").header("X-Used", "4"),
         "/dear" => Answer::new(200, r#"{"cost":{"actual":999}}"#)
             .header("Content-Type", "application/json"),
         _ => Answer::ok(),
@@ -301,13 +303,15 @@ async fn anything_that_calls_and_answers_name_is_counted() {
         ("/v1", json!({"points": 5}), "1e9", [0, 50, 1]),
         ("/v1", json!({"points": 5}), "x", [0, 7, 1]),
         ("/dear", json!({}), "1", [0, 50, 1]),
+        // A call that is refused there is one all the same.
+        ("/gone", json!({}), "1", [0, 0, 1]),
     ];
     let mut before = [0; 3];
     for (path, body, points, pays) in table {
         let headers = [JSON, ("x-points", points)];
         let method = http::Method::POST;
         let sent = world.caller.send(method, path, &headers, body.to_string());
-        assert_eq!(sent.await.status, 200);
+        assert!([200, 404].contains(&sent.await.status));
         sleep(millis(50)).await;
         for (nth, key) in ["told", "kept", "calls"].into_iter().enumerate() {
             let now = counts(&world, key).await.as_u64().unwrap();
@@ -320,6 +324,9 @@ async fn anything_that_calls_and_answers_name_is_counted() {
     sleep(millis(50)).await;
     let told = counts(&world, "told").await;
     assert_eq!(told, 3 + 10, "GET is one of its calls");
+    assert_eq!(world.statuses("/v2/empty", 1).await, [204]);
+    sleep(millis(50)).await;
+    assert_eq!(counts(&world, "told").await, 3 + 10 + 4);
 }
 
 /// What is read, written, and comes from a cache is counted as its use says.
