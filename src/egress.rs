@@ -1,8 +1,8 @@
-//! Egress: the calls that workers make to a service, under the keys of the jobs that make them.
+//! Egress: the calls that programs make to services, under keys of jobs or under their own.
 //!
 //! A call is a claim without a job. It asks the store for a start as a job does, waits in the line of its key, and has
 //! its slots for as long as its reply streams. No backend is asked about it: while it lives here its row is renewed, and
-//! that of a sidecar that died ends with its lease.
+//! that of a sidecar that died ends with its lease. What it uses of budgets is known when its answer has ended.
 
 mod ask;
 mod key;

@@ -23,7 +23,7 @@
 //! | [`control`] | what people set over HTTP: limits of keys, queues and tenants, and the verbs of the admin port |
 //! | [`show`] | what readers are shown: state, `why`, limits, gauges; it decides nothing |
 //! | [`jobs`] | FETCH, the sweep that nobody asks for, and what the fleet's other sidecars hold |
-//! | [`egress`] | calls that workers make to a service, under the keys of their jobs |
+//! | [`egress`] | calls that programs make to services: their lines, and what they use of budgets |
 //! | [`admit`] | enqueues, and how deep bounded queues are |
 //! | [`shadow`] | plays what entries would have done that are only tried |
 //! | [`settle`] | ACK, nack and heartbeat; they never fail on the sidecar's account |
@@ -39,7 +39,7 @@
 //! | [`wire`] | calls to the backend, and whether one may be made again; names of paths and headers; the spans of a request |
 //! | [`otlp`] | sends spans to a collector, where that is wanted |
 //! | [`log`] | writes the log's lines in a thread of its own, and shortens foreign texts in them |
-//! | [`json`] | JSON as byte ranges, so that unchanged parts keep their bytes |
+//! | [`json`] | JSON as byte ranges, so that unchanged parts keep their bytes; numbers in a stream of it |
 //! | [`duration`] | durations such as `PT1M` and `100ms` |
 //! | [`life`] | what a service manager is told |
 //! | [`tls`] | what a listener shows and whom it lets in, whom we trust and what we show when we call, and names in certificates |
@@ -95,7 +95,7 @@
 //!
 //! | word | means |
 //! |---|---|
-//! | lane | a queue under one set of credentials: held jobs never cross to another |
+//! | lane | a queue under one set of credentials: held jobs never cross to another. Of a line of calls: those that are refused alike |
 //! | scope | a set of credentials, as a number |
 //! | gate | what the name of a queue alone says of limits |
 //! | section | queues of a FETCH that are asked together |
@@ -103,7 +103,7 @@
 //! | offered | out of its group, because siblings may take the job over |
 //! | named | told to the store by a `take`, which ends rows of earlier claims of its job |
 //! | adopted | seen to run while nobody knew its claim; whoever names the job ends that row |
-//! | turn, lead | a start that a fleet granted ahead; how far ahead |
+//! | turn, lead | a start that a fleet granted ahead; how far ahead. Of a shared key: whose start is next |
 //! | episode | from a job's first refusal until it starts |
 //! | base, subqueue | a queue that workers name, and one of the backend's beside it in which jobs with a key of their own wait |
 //! | head | a held job of a subqueue whose key has no room: those behind it stay in the backend |
@@ -118,7 +118,8 @@
 //! | share, group | whose part of a key a job or a call takes, by weight (`fair`) |
 //! | virtual time | of a shared key: what its groups were served, by weight; it orders their jobs |
 //! | shadow, tried | of an entry: it decides nothing; its jobs wait and start in a virtual queue, which tells what would have been |
-//! | call, way out | what a worker asks of a service, and the `[[egress]]` through which it does: a claim without a job |
+//! | budget | what calls use up beside their number, such as tokens or money: one more key of a call |
+//! | call, way out | what a program asks of a service, and the `[[egress]]` through which it does: a claim without a job |
 //! | settle | end a job in the backend; of a cost: put its windows right by what was used |
 //!
 //! # Orders

@@ -1,4 +1,4 @@
-//! Reads `[[egress]]`: ways out for the calls that workers make, under the keys of policies.
+//! Reads `[[egress]]`: ways out for the calls that programs make, under limits of their own or under keys of policies.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -154,7 +154,7 @@ impl WayOut {
             let bytes = bytes.filter(|_| by_body && is_plain(&parts.headers));
             CallAsk::of(entry, &parts, &ReadBody::by(bytes))?
         };
-        if entry.budgets.iter().any(|budget| budget.settle.is_some()) {
+        if ask.as_ref().is_some_and(CallAsk::settles) {
             ask_plain(&mut parts.headers);
         }
         if self.sidecar.calling.lines.all_waiting() > 0 {

@@ -100,9 +100,7 @@ impl CallStart {
         let started = [(&*self.claimed.limited, self.waited)].into_iter();
         self.sidecar.metrics.started(StartKind::Call, started);
     }
-}
 
-impl CallStart {
     /// What it used of its budgets.
     fn used(&self) -> Vec<Used> {
         let settled = self.meter.iter().flat_map(Meter::settled);
@@ -133,7 +131,8 @@ impl Drop for CallStart {
     fn drop(&mut self) {
         self.sidecar.calling.out.lock().remove(&self.claimed.job);
         let (sidecar, claimed, sent) = (Arc::clone(&self.sidecar), self.claimed.clone(), self.sent);
-        let used = self.used();
+        // One that is taken back has used nothing.
+        let used = if sent { self.used() } else { Vec::new() };
         let over = boxed(|| async move {
             if sent {
                 let end = End::with_used(&claimed, used);

@@ -18,7 +18,9 @@ use crate::desk::outlive::to_the_end;
 use crate::desk::{Sidecar, micros, named, tell};
 use crate::inquiry::in_force;
 use crate::inquiry::shape::rfc3339;
-use crate::limit::{Cost, EARLY, Limited, Limits, OnLimit, Refusal, Space, Strategy, Timestamp};
+use crate::limit::{
+    Cost, EARLY, Key, Limited, Limits, OnLimit, Refusal, Space, Strategy, Timestamp,
+};
 use crate::policy::Sample;
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
 use crate::told::metrics::StartKind;
@@ -278,13 +280,34 @@ impl WayOut {
             "this call costs more than the whole limit of key {}",
             one.key
         );
-        Fault::new("budget_spent", message)
+        let fault = Fault::new("budget_spent", message)
             .with_header(SHOULD_RETRY, "false")
-            .with_header(STRIPE_SHOULD_RETRY, "false")
-            .with("egress", &*self.name)
-            .with("key", one.key.as_str())
-            .with("policy", &*one.policy)
-            .with("asks", one.cost.pays.get())
+            .with_header(STRIPE_SHOULD_RETRY, "false");
+        let fault = fault.with("policy", &*one.policy);
+        self.naming(
+            self.with_units(fault, one, ("asks", one.cost.pays.get())),
+            &one.key,
+        )
+    }
+
+    /// A fault that names the key by which it is.
+    fn naming(&self, fault: Fault, key: &Key) -> Fault {
+        let mut named = fault.with("key", key.as_str()).with("egress", &*self.name);
+        if let Ok(value) = HeaderValue::from_str(key.as_str()) {
+            let more = named.more.get_or_insert_default();
+            more.headers.push((LIMITED, value));
+        }
+        named
+    }
+
+    /// A fault with a number of what is limited, which is an amount where that is money.
+    fn with_units(&self, fault: Fault, by: &Limited, (name, units): (&str, u32)) -> Fault {
+        let live = self.sidecar.live();
+        let budget = live.settings.budget_of(&by.key);
+        match budget.and_then(|budget| budget.currency.as_ref()) {
+            Some(currency) => fault.with(name, currency.show(units.into())),
+            None => fault.with(name, units),
+        }
     }
 
     /// The call may not start in time.
@@ -319,27 +342,15 @@ impl WayOut {
         if wait > SDKS_WAIT {
             fault = fault.with_header(SHOULD_RETRY, "false");
         }
-        fault = fault.with("egress", &*self.name).with("key", key.as_str());
         if let Some((by, why)) = by {
             fault = fault.with("policy", &*by.policy);
             if by.cost.pays.get() > 1 && why.strategy == Strategy::Rate {
                 let left = why.limit.saturating_sub(why.current);
-                let live = self.sidecar.live();
-                let budget = live.settings.budget_of(&by.key);
-                let currency = budget.and_then(|budget| budget.currency.as_ref());
-                for (name, units) in [("left", left), ("asks", by.cost.pays.get())] {
-                    fault = match currency {
-                        Some(currency) => fault.with(name, currency.show(units.into())),
-                        None => fault.with(name, units),
-                    };
-                }
+                fault = self.with_units(fault, by, ("left", left));
+                fault = self.with_units(fault, by, ("asks", by.cost.pays.get()));
             }
         }
-        if let Ok(value) = HeaderValue::from_str(key.as_str()) {
-            let more = fault.more.get_or_insert_default();
-            more.headers.push((LIMITED, value));
-        }
-        fault
+        self.naming(fault, key)
     }
 }
 

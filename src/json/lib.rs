@@ -3,7 +3,8 @@
 //!
 //! [`Json::parse`] checks a whole text once. After that every [`Json`] is a range of that text
 //! which is known to be well-formed, so walking it only looks for ends. Names are matched as the
-//! backends match them, which are written in Go: without regard to case, the last one wins.
+//! backends match them, which are written in Go: without regard to case, the last one wins. [`Scanner`] follows a text
+//! that is never there as a whole, and keeps some numbers of it.
 
 mod error;
 mod follow;

@@ -170,6 +170,7 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
 async fn what_is_no_call_of_a_model_pays_nothing() {
     let world = World::start("", TOKENS, |_| Answer::ok()).await;
     assert_eq!(world.statuses("/v1/models", 2).await, [200; 2]);
+    assert_eq!(world.vendor.calls()[0].header("accept-encoding"), None);
     assert_eq!(
         ask(&world.caller, "/v1/files", &json!({})).await.status,
         200
@@ -471,7 +472,15 @@ async fn money_is_of_its_key_and_is_set_as_an_amount() {
     );
     assert_eq!(team("a", 1_000).await, 200);
     client.set(path, rate(json!("0.005 USD"))).await;
-    assert_eq!(team("a", 1_000).await, 429, "it costs more than there is");
+    let headers = [JSON, ("x-team", "a")];
+    let body = r#"{"model":"m","max_tokens":1000}"#;
+    let dear = world
+        .caller
+        .send(http::Method::POST, CHAT, &headers, body)
+        .await;
+    assert_eq!(dear.status, 429, "it costs more than there is");
+    assert_eq!(dear.headers["ojs-throttle-limited"], "month:a");
+    assert_eq!(dear.json()["error"]["details"]["asks"], "0.01 USD");
     // A model without a price may cost anything.
     assert_eq!(
         ask(&world.caller, CHAT, &json!({"model": "other"}))

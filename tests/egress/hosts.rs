@@ -483,7 +483,8 @@ async fn a_call_that_waits_heeds_a_reload() {
         "hosts = ['*.a.example']",
         "hosts = ['*.a.example']\nallow = ['10.0.0.1']\ntoken = 'open-sesame'",
     ] {
-        let entry = format!("{slow}hosts = ['*.a.example']\nallow = ['10.0.0.1']");
+        let budget = "[[egress.budget]]\nname = 'b'\nrate = { limit = 100, period = '24h' }\n";
+        let entry = format!("{slow}hosts = ['*.a.example']\nallow = ['10.0.0.1']\n{budget}");
         let world = Arc::new(World::start(&entry).await);
         world.name("x.a.example", &[&["10.0.0.1"]]);
         let vendor = world.vendor(443, Answer::ok).await;
@@ -492,10 +493,14 @@ async fn a_call_that_waits_heeds_a_reload() {
         let waits = tokio::spawn(async move { of_world.said("/", "x.a.example").await });
         sleep(Duration::from_secs(2)).await;
         let listen = "[[egress]]\nname = 'out'\nlisten = '127.0.0.1:0'\n";
-        let text = format!("{listen}{slow}{more}");
+        let text = format!("{listen}{slow}{more}\n{budget}");
         let settings = crate::sidecar::settings("http://127.0.0.1:9", &text);
         assert!(world.sidecar.reload.apply(settings).is_good());
         has(&waits.await.unwrap(), 403, "host_not_listed");
         assert_eq!(vendor.calls().len(), 1, "{more}");
+        // A start that is taken back has paid nothing.
+        let metrics = world.sidecar.admin().get("/metrics").await.text();
+        let paid = "ojs_throttle_egress_settled_total{budget=\"b\",how=\"kept\"} 1\n";
+        assert!(metrics.contains(paid), "{metrics}");
     }
 }
