@@ -803,6 +803,8 @@ pub enum Scene {
     Depth,
     /// Calls inside jobs to a vendor that bans whoever makes too many
     Egress,
+    /// Programs without jobs that call a model, within the vendor's tokens
+    Tokens,
 }
 
 /// `demo`.

@@ -16,6 +16,7 @@ mod records;
 mod scene;
 mod stage;
 mod streams;
+mod tokens;
 mod traffic;
 
 pub use scene::Enforcement;

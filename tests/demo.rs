@@ -263,4 +263,18 @@ mod scenes {
             "{text}"
         );
     }
+
+    /// The scene of tokens: nobody is banned, and what calls do not use is used by others; beyond the budget all are banned.
+    #[tokio::test]
+    async fn tokens_are_used_up_and_nobody_is_banned() {
+        let (held, text) = output(&["tokens", "--seconds", "6"]).await;
+        assert!(held.status.success(), "{text}");
+        assert_eq!(text.matches("  yes  ").count(), 3, "{text}");
+        let (broken, text) = output(&["tokens", "--seconds", "3", "--break"]).await;
+        assert_eq!(broken.status.code(), Some(1), "{text}");
+        assert!(
+            text.contains("nobody was banned         NO  (banned after "),
+            "{text}"
+        );
+    }
 }

@@ -45,6 +45,8 @@ pub(super) fn scene(bound: Enforcement) -> SceneData {
         config,
         streams: &STREAMS,
         workers: &WORKERS,
+        vendor_allows: 0,
+        callers: 0,
         step: Duration::from_millis(500),
         line,
         verdict,

@@ -66,6 +66,8 @@ pub(super) fn scene(limits: Enforcement) -> SceneData {
         config: format!("{CONFIG}{policy}"),
         streams: &STREAMS,
         workers: &WORKERS,
+        vendor_allows: 0,
+        callers: 0,
         step: SECOND,
         line,
         verdict,

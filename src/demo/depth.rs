@@ -88,6 +88,8 @@ pub(super) fn scene(subqueues: Enforcement) -> SceneData {
         config: format!("{CONFIG}{queue}"),
         streams: &STREAMS,
         workers: &WORKERS,
+        vendor_allows: 0,
+        callers: 0,
         step: SECOND,
         line,
         verdict,

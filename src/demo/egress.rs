@@ -8,6 +8,8 @@ use super::scene::{
     Enforcement, JobStream, SECOND, SceneData, SceneFinding, SceneNow, SceneVerdict, Workers,
 };
 
+/// The calls that the vendor allows.
+const ALLOWED: u64 = 100;
 /// So much of what the vendor allows must be used, in hundredths.
 const USED: u128 = 95;
 
@@ -52,14 +54,15 @@ pub(super) fn scene(egress: Enforcement) -> SceneData {
     };
     SceneData {
         intro: format!(
-            "A vendor allows {} calls in any {:?}, and bans whoever makes more. 8 workers run jobs, and each job\n\
+            "A vendor allows {ALLOWED} calls in any {:?}, and bans whoever makes more. 8 workers run jobs, and each job\n\
              makes 3 calls, {way}.\n",
-            VendorRecord::ALLOWED,
             VendorRecord::PERIOD,
         ),
         config: format!("{POLICY}{calls}"),
         streams: &STREAMS,
         workers: &WORKERS,
+        vendor_allows: ALLOWED,
+        callers: 0,
         step: SECOND,
         line,
         verdict,
@@ -70,14 +73,18 @@ pub(super) fn scene(egress: Enforcement) -> SceneData {
 fn line(seen: &SceneNow<'_>) -> String {
     let (second, vendor) = (seen.second(), &seen.pages.vendor);
     let (calls, lately) = (vendor.answered.len(), vendor.lately(seen.now));
-    let allowed = VendorRecord::ALLOWED;
     match vendor.banned {
-        None => format!("{second:4} s  {calls:6} calls, {lately:3} of {allowed} lately"),
+        None => format!("{second:4} s  {calls:6} calls, {lately:3} of {ALLOWED} lately"),
         Some(_) => format!("{second:4} s  BANNED, {} calls refused", vendor.refused),
     }
 }
 
 fn verdict(seen: &SceneNow<'_>, _: Enforcement) -> SceneVerdict {
+    vendor_verdict(seen, USED)
+}
+
+/// Whether nobody was banned, and at least so many hundredths of what the vendor allows were used.
+pub(super) fn vendor_verdict(seen: &SceneNow<'_>, least: u128) -> SceneVerdict {
     let vendor = &seen.pages.vendor;
     let when = match vendor.banned {
         None => format!("{} calls answered", vendor.answered.len()),
@@ -87,7 +94,7 @@ fn verdict(seen: &SceneNow<'_>, _: Enforcement) -> SceneVerdict {
     let used = vendor.used();
     let seen_used = format_args!("{used} %");
     let others = vec![
-        SceneFinding::new("what is allowed was used", used >= USED, seen_used),
+        SceneFinding::new("what is allowed was used", used >= least, seen_used),
         SceneFinding::no_call_failed(seen.pages),
     ];
     SceneVerdict::of("vendor's own record", vec![free], others)
@@ -101,8 +108,9 @@ mod tests {
     /// The records of a run whose vendor is called so often, each so many microseconds.
     fn called(calls: u64, each: u64, failed: usize) -> Pages {
         let mut pages = Pages::default();
+        pages.vendor.allowed = ALLOWED;
         for nth in 0..calls {
-            pages.vendor.call(Duration::from_micros(nth * each));
+            pages.vendor.call(Duration::from_micros(nth * each), 1);
         }
         pages.failed = failed;
         pages

@@ -20,6 +20,8 @@ pub(super) fn scene(limits: Enforcement) -> SceneData {
         config: policies(limits).to_owned(),
         streams: &STREAMS,
         workers: &WORKERS,
+        vendor_allows: 0,
+        callers: 0,
         step: SECOND,
         line,
         verdict,

@@ -63,7 +63,10 @@ pub(super) struct ProbeTrip {
 /// What the vendor wrote down. A ban is for good.
 #[derive(Clone, Default, Debug)]
 pub(super) struct VendorRecord {
-    pub(super) answered: Vec<Duration>,
+    /// The calls, or tokens, that it allows in any [`VendorRecord::PERIOD`].
+    pub(super) allowed: u64,
+    /// When it answered, and what that call counts.
+    pub(super) answered: Vec<(Duration, u64)>,
     pub(super) banned: Option<Duration>,
     pub(super) refused: usize,
 }
@@ -128,38 +131,39 @@ impl Pages {
 }
 
 impl VendorRecord {
-    /// The calls that the vendor allows in any `PERIOD`.
-    pub(super) const ALLOWED: usize = 100;
     pub(super) const PERIOD: Duration = Duration::from_secs(2);
 
-    /// Answers a call.
-    pub(super) fn call(&mut self, now: Duration) -> StatusCode {
-        if self.banned.is_none() && self.lately(now) >= VendorRecord::ALLOWED {
+    /// Answers a call that counts so much.
+    pub(super) fn call(&mut self, now: Duration, counts: u64) -> StatusCode {
+        if self.banned.is_none() && self.lately(now) + counts > self.allowed {
             self.banned = Some(now);
         }
         if self.banned.is_some() {
             self.refused += 1;
             return StatusCode::FORBIDDEN;
         }
-        self.answered.push(now);
+        self.answered.push((now, counts));
         StatusCode::OK
     }
 
-    /// The calls that count.
-    pub(super) fn lately(&self, now: Duration) -> usize {
+    /// What counts now.
+    pub(super) fn lately(&self, now: Duration) -> u64 {
         let backwards = self.answered.iter().rev();
-        let count = backwards.take_while(|at| **at + VendorRecord::PERIOD > now);
-        count.count()
+        let lately = backwards.take_while(|(at, _)| *at + VendorRecord::PERIOD > now);
+        lately.map(|(_, counts)| counts).sum()
     }
 
     /// The hundredths of what is allowed that were used, from the first call to the last.
     pub(super) fn used(&self) -> u128 {
-        let (Some(first), Some(last)) = (self.answered.first(), self.answered.last()) else {
+        let [(first, _), more @ ..] = &*self.answered else {
+            return 0;
+        };
+        let Some((last, _)) = more.last() else {
             return 0;
         };
         let time = last.saturating_sub(*first).as_micros().max(1);
-        let calls = self.answered.len().saturating_sub(1) as u128;
-        calls * VendorRecord::PERIOD.as_micros() * 100 / (time * VendorRecord::ALLOWED as u128)
+        let counts = u128::from(more.iter().map(|(_, counts)| counts).sum::<u64>());
+        counts * VendorRecord::PERIOD.as_micros() * 100 / (time * u128::from(self.allowed.max(1)))
     }
 }
 
@@ -188,16 +192,19 @@ mod tests {
     #[test]
     fn the_vendor_bans_for_one_call_too_many_and_for_good() {
         let called = |calls: u64, each: u64| {
-            let mut record = VendorRecord::default();
+            let mut record = VendorRecord {
+                allowed: 100,
+                ..VendorRecord::default()
+            };
             for nth in 0..calls {
-                record.call(Duration::from_micros(nth * each));
+                record.call(Duration::from_micros(nth * each), 1);
             }
             record
         };
         assert_eq!(called(500, 20_000).banned, None);
         let mut record = called(101, 19_999);
         assert_eq!(record.banned, Some(Duration::from_micros(1_999_900)));
-        let later = record.call(Duration::from_secs(3600));
+        let later = record.call(Duration::from_secs(3600), 1);
         assert_eq!(later, StatusCode::FORBIDDEN);
         assert_eq!((record.answered.len(), record.refused), (100, 2));
     }

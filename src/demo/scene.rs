@@ -27,6 +27,10 @@ pub(super) struct SceneData {
     pub(super) config: String,
     pub(super) streams: &'static [JobStream],
     pub(super) workers: &'static [Workers],
+    /// What the vendor allows in any [`VendorRecord::PERIOD`](super::records::VendorRecord::PERIOD).
+    pub(super) vendor_allows: u64,
+    /// Programs that call the vendor and know nothing of jobs. Without streams of jobs the sidecar has no backend.
+    pub(super) callers: u64,
     /// How often a line is written.
     pub(super) step: Duration,
     pub(super) line: fn(&SceneNow<'_>) -> String,

@@ -18,7 +18,7 @@ use super::plot;
 use super::records::Records;
 use super::scene::{Enforcement, SceneData, SceneNow};
 use super::traffic::{Traffic, vendor};
-use super::{backpressure, cost, depth, egress, limits};
+use super::{backpressure, cost, depth, egress, limits, tokens};
 use crate::backend::{Backend, Lax};
 use crate::cli;
 use crate::client::JsonClient;
@@ -60,8 +60,10 @@ pub async fn run(options: &Options, env: Env, out: &mut dyn Write) -> anyhow::Re
         cli::Scene::Cost => cost::scene(limits),
         cli::Scene::Depth => depth::scene(limits),
         cli::Scene::Egress => egress::scene(limits),
+        cli::Scene::Tokens => tokens::scene(limits),
     };
     let records = Records::start();
+    records.pages().vendor.allowed = scene.vendor_allows;
     let mut stage = DemoStage::set(&scene, &records, env).await?;
     writeln!(out, "{}", stage.intro(&scene))?;
     let traffic = Traffic {
@@ -116,6 +118,12 @@ pub async fn run(options: &Options, env: Env, out: &mut dyn Write) -> anyhow::Re
 /// Sends what is there before all else, then starts producers and the probe, and the workers last.
 async fn start(scene: &SceneData, traffic: &Traffic) -> anyhow::Result<JoinSet<()>> {
     let mut people = JoinSet::new();
+    for caller in 0..scene.callers {
+        people.spawn(traffic.clone().call_model(caller));
+    }
+    if scene.streams.is_empty() {
+        return Ok(people);
+    }
     for (stream, of) in scene.streams.iter().enumerate() {
         traffic.fill(stream, of).await?;
     }
@@ -193,8 +201,8 @@ struct DemoStage {
     vendor: Arc<JsonClient>,
     /// Ends the vendor when it is dropped.
     _vendor_serves: JoinSet<()>,
-    /// The queue whose jobs are counted.
-    queue: &'static str,
+    /// The queue whose jobs are counted, if there are jobs.
+    queue: Option<&'static str>,
     stop: Stop,
     sidecar: JoinHandle<anyhow::Result<()>>,
 }
@@ -222,8 +230,7 @@ impl DemoStage {
         let settings = settings.map_err(|report| anyhow::anyhow!("{report}"))?;
         let running = Running::start(settings, env).await?;
         let way_out = running.egress_addrs()?.first().copied();
-        let data = running.addr()?.context("the demo has a backend")?;
-        let sidecar_client = client(&net, data)?;
+        let sidecar_client = client(&net, running.addr()?.unwrap_or(backend_addr))?;
         let stop = Stop::default();
         let sidecar = tokio::spawn(running.serve(stop.clone()));
         Ok(DemoStage {
@@ -234,7 +241,7 @@ impl DemoStage {
             client: Arc::new(sidecar_client),
             vendor: Arc::new(client(&net, way_out.unwrap_or(vendor_addr))?),
             _vendor_serves: vendor_serves,
-            queue: scene.streams.first().map_or("", |stream| stream.queue),
+            queue: scene.streams.first().map(|stream| stream.queue),
             stop,
             sidecar,
         })
@@ -250,7 +257,10 @@ impl DemoStage {
 
     /// The numbers of available and active jobs, by the backend.
     async fn in_backend(&self) -> anyhow::Result<(usize, usize)> {
-        let path = format!("/ojs/v1/queues/{}/stats", self.queue);
+        let Some(queue) = self.queue else {
+            return Ok((0, 0));
+        };
+        let path = format!("/ojs/v1/queues/{queue}/stats");
         let stats = self.backend_client.get(&path).await?;
         let count = |name: &str| {
             let count = stats.pointer(&format!("/queue/{name}"));
@@ -280,11 +290,14 @@ impl DemoStage {
 /// The sidecar's config.
 fn config(scene: &SceneData, backend: SocketAddr, vendor: SocketAddr) -> String {
     let own = scene.config.replace("{vendor}", &vendor.to_string());
-    format!("{SERVER}upstream = \"http://{backend}\"\n{own}")
+    let jobs = match scene.streams {
+        [] => "upstream = \"none\"".to_owned(),
+        _ => format!("listen = \"127.0.0.1:0\"\nupstream = \"http://{backend}\""),
+    };
+    format!("{SERVER}{jobs}\n{own}")
 }
 
 const SERVER: &str = r#"[server]
-listen = "127.0.0.1:0"
 admin_listen = "127.0.0.1:0"
 drain_timeout = "3s"
 drain_min = "0s"

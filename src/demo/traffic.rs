@@ -1,13 +1,14 @@
 //! Producers, workers, the probe and the vendor. All but the vendor know one URL, and do what SDKs do.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use http::{Method, Response, StatusCode};
-use http_body_util::Full;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::records::{ProbeTrip, Received, Records};
-use super::scene::{JobStream, Workers, used};
+use super::scene::{JobStream, Workers, tokens, used};
 use crate::client::JsonClient;
 use crate::net::Listener;
 
@@ -26,6 +27,8 @@ use crate::net::Listener;
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How many of the jobs that are there at first are sent in one call.
 const BATCH: usize = 1_000;
+/// How long a caller pauses after a call that failed.
+const AFTER_FAILED_CALL: Duration = Duration::from_millis(100);
 /// How often the probe goes.
 pub(super) const PROBE: Duration = Duration::from_millis(10);
 
@@ -186,6 +189,19 @@ impl Traffic {
         }
     }
 
+    /// A program that calls a model again and again, each time with another bound on what the answer may cost.
+    pub(super) async fn call_model(self, caller: u64) {
+        let mut nth = caller;
+        while !self.stop.is_cancelled() {
+            let body = json!({ "model": "demo", "max_tokens": 10 * tokens(nth), "messages": [] });
+            nth += 1;
+            if let Err(error) = self.vendor.post("/v1/chat/completions", &body).await {
+                self.records.trouble(&error);
+                sleep(AFTER_FAILED_CALL).await;
+            }
+        }
+    }
+
     fn note(&self, index: usize, note: impl FnOnce(&mut Received, Duration)) {
         let now = self.records.now();
         if let Some(job) = self.records.pages().received.get_mut(index) {
@@ -232,13 +248,32 @@ pub(super) async fn vendor(mut listener: Listener, records: Records) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let records = records.clone();
-        let answers = service_fn(move |_| {
-            let mut reply = Response::new(Full::<Bytes>::from("{}"));
-            *reply.status_mut() = records.pages().vendor.call(records.now());
-            std::future::ready(Ok::<_, Infallible>(reply))
-        });
+        let answers = service_fn(move |request| answer(request, records.clone()));
         connections.spawn(Builder::new().serve_connection(TokioIo::new(stream), answers));
     }
+}
+
+/// The vendor's answer to one call. A call of a model takes as long as its answer is, and uses half of what it may.
+async fn answer(
+    request: Request<Incoming>,
+    records: Records,
+) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let body = request.into_body().collect().await?.to_bytes();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let counts = match body["max_tokens"].as_u64() {
+        Some(most) => {
+            sleep(Duration::from_millis(most / 4)).await;
+            most / 2
+        }
+        None => 1,
+    };
+    let status = records.pages().vendor.call(records.now(), counts);
+    let usage = json!({ "usage": { "total_tokens": counts } });
+    let mut reply = Response::new(Full::from(usage.to_string()));
+    *reply.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    reply.headers_mut().insert(CONTENT_TYPE, json);
+    Ok(reply)
 }
 
 fn jobs_of(reply: &Value) -> anyhow::Result<&Vec<Value>> {
