@@ -493,7 +493,7 @@ fn check_says_what_is_in_a_file() {
     assert!(
         warned
             .text
-            .ends_with("ok: 4 policies, 1 queue, 2 egress entries, 13 warnings"),
+            .ends_with("ok: 4 policies, 1 queue, 2 egress entries, 17 warnings"),
         "{}",
         warned.text
     );

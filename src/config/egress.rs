@@ -143,6 +143,7 @@ fn entry(
     let vendor = vendor(table, upstream.as_ref(), hosts.as_deref());
     let own = limits(table).ok();
     let feedback = feedback(table);
+    warn_of_no_status(table, &feedback);
     let feedback =
         Some(feedback).filter(|_| own.as_ref().is_some_and(|own| *own != Limits::default()));
     let key = key(table, name.as_ref().map(|name| &*name.text));
@@ -190,6 +191,21 @@ fn entry(
         token,
         budgets,
     })
+}
+
+/// Warns of a code that no answer has: one of a service has a status, and only jobs have errors with names.
+fn warn_of_no_status(table: &mut TomlTable<'_>, feedback: &Feedback) {
+    for code in &feedback.codes {
+        let mut statuses = 100..=599_u16;
+        if !statuses.any(|status| code.matches(&status.to_string())) {
+            let title = format!(
+                "`feedback.codes` has {:?}, which is no status",
+                code.as_str()
+            );
+            let hint = "write statuses of answers, such as \"503\" or \"5*\": only errors of jobs have names";
+            table.warn(&table.span_of("feedback"), title, hint);
+        }
+    }
 }
 
 /// Refuses budgets of one name that would count differently, and names that other limits have.

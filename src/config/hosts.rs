@@ -16,6 +16,9 @@ const SHOWN: usize = 10;
 const EXAMPLES: &str =
     "write a host such as \"api.example.com\", \"*.example.com\" or \"10.0.0.7:8443\"";
 
+const METADATA: &str =
+    "calls can reach an address from which clouds hand out the credentials of this machine";
+
 /// The services that calls may name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Hosts {
@@ -30,7 +33,7 @@ pub struct Hosts {
 impl Hosts {
     /// Where calls to this name go; `None`: nowhere. It is as [`one_name`] writes it.
     pub fn find(&self, name: &str) -> Option<BaseUrl> {
-        let name = with_port(name, self.tls);
+        let name = with_port(name, usual_port(self.tls));
         let mut dots = name.match_indices('.');
         let is_below = |(at, _)| {
             let end = name.get(at..);
@@ -93,12 +96,16 @@ pub fn one_name(authority: &str) -> Option<String> {
     is_plain.then(|| BaseUrl { tls, host, ..url }.authority())
 }
 
+fn usual_port(tls: bool) -> u16 {
+    if tls { 443 } else { 80 }
+}
+
 /// A name as [`one_name`] writes it, with its port in any case.
-fn with_port(name: &str, tls: bool) -> String {
+fn with_port(name: &str, usual: u16) -> String {
     let has_port = name.rsplit(']').next().is_some_and(|end| end.contains(':'));
     match has_port {
         true => name.to_owned(),
-        false => format!("{name}:{}", if tls { 443 } else { 80 }),
+        false => format!("{name}:{usual}"),
     }
 }
 
@@ -124,8 +131,13 @@ pub(super) fn hosts(table: &mut TomlTable<'_>) -> Option<Arc<Hosts>> {
     let allow = allow.into_iter().flatten().filter_map(|range| {
         let read = range.text.parse();
         let title = format!("`egress.allow` cannot have {:?}", range.text);
-        read.map_err(|hint: String| table.error(&range.span, title, hint))
-            .ok()
+        let read: Option<AddressRange> = read
+            .map_err(|hint: String| table.error(&range.span, title, hint))
+            .ok();
+        if read.is_some_and(AddressRange::has_metadata) {
+            table.warn(&range.span, METADATA, "write narrower ranges");
+        }
+        read
     });
     let allow = allow.collect();
     let Some(found) = found else {
@@ -147,7 +159,13 @@ pub(super) fn hosts(table: &mut TomlTable<'_>) -> Option<Arc<Hosts>> {
     }
     let names = written.iter().filter_map(|written| {
         let title = format!("`egress.hosts` cannot have {:?}", written.text);
-        listed(&written.text, tls)
+        let listed = listed(&written.text, usual_port(tls));
+        let host = listed.iter().filter_map(|name| name.rsplit_once(':'));
+        let mut addresses = host.filter_map(|(host, _)| host.trim_matches(['[', ']']).parse().ok());
+        if addresses.any(AddressRange::has_metadata) {
+            table.warn(&written.span, METADATA, "take it out");
+        }
+        listed
             .map_err(|hint| table.error(&written.span, title, hint))
             .ok()
     });
@@ -155,16 +173,31 @@ pub(super) fn hosts(table: &mut TomlTable<'_>) -> Option<Arc<Hosts>> {
     Some(Arc::new(Hosts { names, tls, allow }))
 }
 
+/// What would be right in place of what is no host.
+fn instead_of(text: &str) -> &'static str {
+    match text {
+        _ if text.contains("://") => "write the host alone: `scheme` says whether it speaks TLS",
+        _ if text.parse::<Ipv6Addr>().is_ok() => {
+            "write an address of IPv6 in brackets: \"[fd00::7]\""
+        }
+        _ if text.contains('/') => "write the host alone: an entry is for all paths of a service",
+        _ if !text.is_ascii() => {
+            "write the name as DNS has it: \"xn--bcher-kva.example\" for bücher.example"
+        }
+        _ => EXAMPLES,
+    }
+}
+
 /// What stands in the list, by one spelling.
 ///
 /// # Errors
 /// What would be right.
-fn listed(text: &str, tls: bool) -> Result<String, &'static str> {
+fn listed(text: &str, usual: u16) -> Result<String, &'static str> {
     let (star, rest) = match text.strip_prefix("*.") {
         Some(rest) => ("*.", rest),
         None => ("", text),
     };
-    let name = one_name(rest).ok_or(EXAMPLES)?;
+    let name = one_name(rest).ok_or_else(|| instead_of(rest))?;
     let host = name.split(':').next().unwrap_or_default();
     let is_address = name.starts_with('[') || host.parse::<IpAddr>().is_ok();
     let last = host.rsplit('.').next().unwrap_or_default();
@@ -175,8 +208,8 @@ fn listed(text: &str, tls: bool) -> Result<String, &'static str> {
     if !is_address && is_number {
         return Err("write an address as four numbers: this is one in another spelling");
     }
-    if rest.ends_with(if tls { ":80" } else { ":443" }) {
+    if rest.ends_with(if usual == 443 { ":80" } else { ":443" }) {
         return Err("leave that port out, or write the `scheme` that is spoken on it");
     }
-    Ok([star, &with_port(&name, tls)].concat())
+    Ok([star, &with_port(&name, usual)].concat())
 }

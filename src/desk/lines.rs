@@ -184,17 +184,25 @@ impl Standings {
         is_few || (free > 0 && own < free.saturating_mul(TIMES_FREE))
     }
 
-    /// A lane is there from now on, or it has gone.
-    fn note_lane(&mut self, key: &Key, lane: &LaneName, is_there: bool) {
+    /// A lane is there from now on.
+    fn lane_came(&mut self, key: &Key, lane: &LaneName) {
         for other in &*lane.others {
             let of_other = self.beside.entry_ref(other).or_default();
-            let lanes = of_other.entry_ref(key).or_default();
-            *lanes = if is_there {
-                *lanes + 1
-            } else {
-                lanes.saturating_sub(1)
+            *of_other.entry_ref(key).or_default() += 1;
+        }
+    }
+
+    /// A lane has gone.
+    fn lane_went(&mut self, key: &Key, lane: &LaneName) {
+        for other in &*lane.others {
+            let Some(of_other) = self.beside.get_mut(other) else {
+                continue;
             };
-            if *lanes == 0 {
+            let lanes = of_other.get_mut(key).map(|lanes| {
+                *lanes -= 1;
+                *lanes
+            });
+            if lanes == Some(0) {
                 of_other.remove(key);
             }
             if of_other.is_empty() {
@@ -371,7 +379,7 @@ impl CallLines {
         let calls = line.lanes.entry(lane.clone()).or_default();
         calls.calls.insert(id, call);
         if is_new {
-            standings.note_lane(key, &lane, true);
+            standings.lane_came(key, &lane);
         }
         Some(CallPlace {
             lines: Arc::clone(self),
@@ -544,7 +552,7 @@ impl Drop for CallPlace {
             standings.by_key.remove(&self.key);
         }
         if next.is_none() {
-            standings.note_lane(&self.key, &self.lane, false);
+            standings.lane_went(&self.key, &self.lane);
         }
     }
 }

@@ -10,23 +10,33 @@ use crate::wire::upstream::BaseUrl;
 pub(super) fn come_back(reply: &mut Response<Body>, service: &BaseUrl) {
     let to = reply.headers().get(header::LOCATION);
     let to = to.filter(|_| reply.status().is_redirection());
-    let path = to.and_then(|to| path_here(&service.to_string(), &service.base, to.to_str().ok()?));
+    let path = to.and_then(|to| path_here(service, to.to_str().ok()?));
     if let Some(Ok(path)) = path.map(HeaderValue::try_from) {
         reply.headers_mut().insert(header::LOCATION, path);
     }
 }
 
-/// How callers name here what a location of the service names, which is at `url`; `None`: it leads elsewhere.
-fn path_here(url: &str, base: &str, to: &str) -> Option<String> {
-    let without_scheme = url.trim_start_matches("https:").trim_start_matches("http:");
-    let own = match to.as_bytes() {
-        [b'/', b'/', ..] => without_scheme,
-        [b'/', ..] => base,
-        _ => url,
+/// How callers name here what a location of the service names; `None`: it leads elsewhere.
+fn path_here(service: &BaseUrl, to: &str) -> Option<String> {
+    let own = if service.tls { "https:" } else { "http:" };
+    let path = match to.split_once("//") {
+        Some((scheme, rest)) if scheme.is_empty() || scheme.eq_ignore_ascii_case(own) => {
+            let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
+            let (authority, path) = rest.split_at_checked(end)?;
+            // As it is spelled here: in capitals, with a dot at the end or the usual port it is the same.
+            let named: BaseUrl = format!("{own}//{authority}").parse().ok()?;
+            let host = named.host.strip_suffix('.').unwrap_or(&named.host);
+            if !host.eq_ignore_ascii_case(&service.host) || named.port != service.port {
+                return None;
+            }
+            path
+        }
+        _ if to.starts_with('/') => to,
+        _ => return None,
     };
-    let (begin, path) = to.split_at_checked(own.len())?;
+    let (base, path) = path.split_at_checked(service.base.len())?;
     match path.as_bytes() {
-        _ if !begin.eq_ignore_ascii_case(own) => None,
+        _ if !base.eq_ignore_ascii_case(&service.base) => None,
         // These would name a host.
         [b'/', b'/' | b'\\', ..] => None,
         [b'/', ..] => Some(path.to_owned()),

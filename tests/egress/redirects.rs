@@ -7,17 +7,21 @@ async fn location(base: &str, status: u16, to: &str) -> String {
     let to = to.to_owned();
     let world = World::start("", "", move |call| {
         let vendor = call.header("host").unwrap().to_owned();
-        Answer::new(status, "").header("Location", &to.replace("VENDOR", &vendor))
+        let (_, port) = vendor.split_once(':').unwrap();
+        let to = to.replace("PORT", port).replace("VENDOR", &vendor);
+        Answer::new(status, "").header("Location", &to)
     })
     .await;
     let upstream = format!("http://{}", world.vendor.addr);
-    let text = super::entry(world.vendor.addr, "").replace(&upstream, &format!("{upstream}{base}"));
+    let named = format!("vendor.example:{}", world.vendor.addr.port());
+    let entry = super::entry(world.vendor.addr, "");
+    let text = entry.replace(&upstream, &format!("http://{named}{base}"));
     let start = crate::sidecar::simulated::Start::before(&world.net, "http://127.0.0.1:9", &text);
     let sidecar = start.start().await;
     let reply = sidecar.caller().get("/old").await;
     assert_eq!(reply.status, status);
     let to = reply.headers["location"].to_str().unwrap();
-    to.replace(&world.vendor.addr.to_string(), "VENDOR")
+    to.replace(&named, "VENDOR")
 }
 
 /// What leads to the service itself comes back here, so that it stays under the limits.
@@ -28,6 +32,8 @@ async fn a_redirect_to_the_service_itself_comes_back_here() {
         ("", 307, "HTTP://VENDOR", "/"),
         ("", 308, "//VENDOR/new", "/new"),
         ("", 301, "http://VENDOR?a", "/?a"),
+        // As other servers spell its name.
+        ("", 302, "http://Vendor.Example.:PORT/new", "/new"),
         ("", 303, "/new", "/new"),
         ("", 302, "new?x", "new?x"),
         ("/base", 302, "http://VENDOR/base/new", "/new"),

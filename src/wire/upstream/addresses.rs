@@ -20,7 +20,16 @@ pub struct AddressRange {
     bits: u32,
 }
 
+/// Where clouds hand out the credentials of a machine: AWS, Azure, GCP and most others; Azure; AWS by IPv6.
+const METADATA: &str = "169.254.169.254 168.63.129.16 fd00:ec2::254";
+
 impl AddressRange {
+    /// Whether an address from which clouds hand out credentials is one of them.
+    pub fn has_metadata(self) -> bool {
+        let mut all = METADATA.split(' ').filter_map(|one| one.parse().ok());
+        all.any(|address| self.has(address))
+    }
+
     fn has(self, address: IpAddr) -> bool {
         let differ = from_left(self.first) ^ from_left(address);
         let differ = differ.checked_shr(128 - self.bits).unwrap_or(0);
