@@ -11,7 +11,7 @@
 //! | `keeper`, `adoption`, `offered`, `evaded` | for the sweep: jobs that ran already, offers of siblings, who goes around us |
 //! | `settle`, `refusals`, `unheard`, `runs`, `hiding` | for ACKs: what services refused, who got no answer, how long jobs run |
 //! | `admit`, `edges` | for enqueues: looks under way, and where queues stand |
-//! | `calling`, `lines` | calls that wait, and calls that are out |
+//! | `calling` | calls that wait, and calls that are out |
 //! | `shadow` | what entries that are only tried would have done |
 //! | `snapshot`, `whole` | one picture of what is, for all who show it; what is wrong with the sidecar as a whole |
 //! | `named`, `causes`, `tell`, `guard` | keys by name, reasons to wait, events, and who may look or change |
@@ -32,7 +32,6 @@ mod fetching;
 pub(crate) mod guard;
 pub(crate) mod hiding;
 mod keeper;
-pub(crate) mod lines;
 pub(crate) mod live;
 pub(crate) mod named;
 mod offered;

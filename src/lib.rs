@@ -15,7 +15,8 @@
 //! | [`demo`] | shows limits at work, judged from the records of workers and backend |
 //! | [`ask`] | asks the admin port of a running sidecar, for commands such as `why` |
 //! | [`client`] | a small JSON client, for the demo, the doctor and [`ask`] |
-//! | [`config`] | one TOML file or a folder of them, all problems at once, each under its line |
+//! | [`config`] | the settings, and what is wrong with them |
+//! | [`reader`] | TOML files as fields that know where they stand; all problems at once, each under its line |
 //! | [`admin`] | the admin port: `/livez`, `/readyz`, `/metrics`, the page, and `/throttle/v1`: the state, `why`, verbs |
 //! | [`server`] | the listener: one task for each connection; it refuses heads that can be read in two ways |
 //! | [`answers`] | what a request is answered with: bodies, faults with their codes, and what streams through |
@@ -29,6 +30,7 @@
 //! | [`settle`] | ACK, nack and heartbeat; they never fail on the sidecar's account |
 //! | [`inquiry`] | what the sidecar asks the backend by itself, and what it makes of the answers |
 //! | [`desk`] | the state that all rooms share, and the handle of each thread |
+//! | [`lines`] | the lines of calls that wait, by their keys; it asks nobody |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
 //! | [`subqueues`] | where a backlog of any depth waits, which of it is asked next, and what hides its names |
 //! | [`store`] | usage under its key, rows of jobs that are out, what was set by hand: each operation one atomic step |
@@ -136,9 +138,9 @@
 //!
 //! # Who may import whom
 //!
-//! Each line says what a module may use; arrows point to lines further down only. Seventeen rooms are crates of their own,
+//! Each line says what a module may use; arrows point to lines further down only. Eighteen rooms are crates of their own,
 //! so that the compiler keeps their walls and each can be read, built and tested alone: [`server`], [`answers`],
-//! [`config`], [`bounds`], [`subqueues`], [`told`], [`wire`], [`limit`], [`store`], [`policy`], [`hold`], [`json`],
+//! [`config`], [`reader`], [`bounds`], [`subqueues`], [`told`], [`wire`], [`limit`], [`store`], [`policy`], [`hold`], [`json`],
 //! [`duration`], [`net`], [`tls`], [`log`] and [`backend`]. For all others `tests/house.rs` compares this table with the
 //! sources.
 //!
@@ -156,16 +158,18 @@
 //! front     -> admit answers config control desk hold inquiry jobs json limit settle show store subqueues tls told wire
 //! control   -> admit answers bounds desk duration inquiry json limit policy show store subqueues wire
 //! show      -> answers bounds desk duration hold inquiry jobs json limit policy shadow store subqueues told wire
-//! jobs      -> admit answers bounds desk egress hold inquiry json limit log policy shadow store subqueues told wire
-//! egress    -> answers config desk inquiry json limit policy settle store told wire
+//! jobs      -> admit answers bounds desk egress hold inquiry json limit lines log policy shadow store subqueues told wire
+//! egress    -> answers config desk inquiry json limit lines policy settle store told wire
 //! admit     -> answers bounds desk hold inquiry json limit log policy store subqueues told wire
 //! shadow    -> desk hold inquiry json limit policy store wire
 //! settle    -> answers desk inquiry json limit policy store subqueues told wire
 //! inquiry   -> answers bounds config desk duration hold json limit log policy store subqueues told wire
-//! desk      -> answers bounds config duration hold json limit log policy store subqueues told wire
+//! desk      -> answers bounds config duration hold json limit lines log policy store subqueues told wire
+//! lines     -> config hold limit
 //! answers   -> config store subqueues tls wire
 //! subqueues -> bounds hold json limit policy store wire
-//! config    -> bounds duration limit policy store tls wire
+//! config    -> bounds duration limit policy reader store tls wire
+//! reader    -> duration policy
 //! bounds    -> duration json limit policy wire
 //! hold      -> limit policy store
 //! store     -> limit log tls
@@ -215,8 +219,9 @@ pub mod equipment;
 pub use {
     ojs_answers as answers, ojs_backend as backend, ojs_bounds as bounds, ojs_config as config,
     ojs_duration as duration, ojs_hold as hold, ojs_json as json, ojs_limit as limit,
-    ojs_log as log, ojs_net as net, ojs_policy as policy, ojs_server as server, ojs_store as store,
-    ojs_subqueues as subqueues, ojs_tls as tls, ojs_told as told, ojs_wire as wire,
+    ojs_log as log, ojs_net as net, ojs_policy as policy, ojs_reader as reader,
+    ojs_server as server, ojs_store as store, ojs_subqueues as subqueues, ojs_tls as tls,
+    ojs_told as told, ojs_wire as wire,
 };
 
 pub mod admin;
@@ -233,6 +238,7 @@ pub mod front;
 pub mod inquiry;
 pub mod jobs;
 pub mod life;
+pub mod lines;
 pub mod manual;
 pub mod otlp;
 pub mod program;

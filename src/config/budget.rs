@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entries::{on_store_error, valid_name};
-use super::patterns::patterns;
-use super::reader::{FoundField, TomlTable};
 use ojs_limit::{CostRule, Limits, WindowKind};
 use ojs_policy::fields::{FieldValue, Fields};
 use ojs_policy::limits::rates;
 use ojs_policy::numbers;
 use ojs_policy::words::{Nested, RATE};
 use ojs_policy::{Currency, Pattern, Template, Vendor};
+use ojs_reader::{FoundField, TomlTable, patterns};
 use ojs_store::guard::{Declared, OnStoreError};
 
 const COST: Nested = Nested {

@@ -10,10 +10,9 @@ use super::command_line::CommandLine;
 use super::file::{self, unreadable};
 use super::load::read_whole;
 use super::meaning::{Meaning, meaning};
-use super::report::{Colours, Report};
 use super::settings::Settings;
-use super::sources::Sources;
 use ojs_policy::{Match, PolicySet};
+use ojs_reader::{Colours, Report, Sources};
 
 /// What `check` prints, and how the process ends.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use toml::de::DeValue;
 
-use super::reader::{Reported, TomlTable};
 use ojs_limit::{CostRule, Key, Limits};
 use ojs_policy::fields::Fields;
 use ojs_policy::limits::required;
 use ojs_policy::numbers::{self, LARGEST_NUMBER, Wrong};
 use ojs_policy::words::Nested;
 use ojs_policy::{BadTemplate, Fair, Prices, Template};
+use ojs_reader::{Reported, TomlTable};
 
 const COST: Nested = Nested {
     name: "cost",

@@ -13,8 +13,6 @@ use super::entries::{on_store_error, valid_name};
 use super::feedback::feedback;
 use super::hosts::{Hosts, hosts, warn_of_one_key};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
-use super::places::EGRESS;
-use super::reader::TomlTable;
 use super::secret::Secret;
 use ojs_duration::short;
 use ojs_limit::{Cost, Key, Limits, Rate, Throttle};
@@ -22,6 +20,7 @@ use ojs_policy::fields::Fields;
 use ojs_policy::limits::limits;
 use ojs_policy::numbers::LARGEST_NUMBER;
 use ojs_policy::{Fair, Feedback, Policy, Sample, Template, VENDORS, Vendor};
+use ojs_reader::{EGRESS, TomlTable};
 use ojs_store::guard::Declared;
 use ojs_wire::upstream::BaseUrl;
 

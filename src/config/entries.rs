@@ -1,7 +1,7 @@
 //! What entries of several lists have: a name, and what is declared for the time when the store is lost.
 
-use super::reader::{Text, TomlTable};
 use ojs_limit::Key;
+use ojs_reader::{Text, TomlTable};
 use ojs_store::guard::OnStoreError;
 
 /// Names that no entry may have: limits of jobs and of queues go by them.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::reader::{FoundField, TomlTable};
 use ojs_policy::fields::Fields;
 use ojs_policy::{Backoff, Feedback, Pattern};
+use ojs_reader::{FoundField, TomlTable};
 
 /// The shortest and the longest pause.
 const WITHIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(86_400));

@@ -13,13 +13,13 @@ use super::kinds::must_have_certificates;
 use super::listen::BackendAt;
 use super::merge::{self, LISTS, Twice};
 use super::origins::Origins;
-use super::places::EGRESS;
 use super::policies;
-use super::reader::{FileReading, TomlTable};
-use super::report::{Problem, ProblemSeverity, Report};
 use super::settings::{Settings, TablesByName};
-use super::sources::{SourceKind, SourceText, Sources};
 use super::tls::must_be_identity;
+use ojs_reader::{
+    EGRESS, FileReading, Problem, ProblemSeverity, Report, SourceKind, SourceText, Sources,
+    TomlTable,
+};
 use ojs_wire::upstream::BaseUrl;
 
 /// Reads whole files as one, and puts the environment and the command line over them.

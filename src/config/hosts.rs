@@ -5,10 +5,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::patterns::texts;
-use super::reader::{Reported, TomlTable};
 use ojs_policy::fields::Fields as _;
 use ojs_policy::{Template, Vendor};
+use ojs_reader::{Reported, TomlTable, texts};
 use ojs_wire::upstream::{AddressRange, BaseUrl};
 
 /// So many are named where a call is refused.

@@ -20,19 +20,13 @@ mod meaning;
 mod merge;
 mod mode;
 mod origins;
-mod patterns;
-mod places;
 mod policies;
 mod queues;
-mod reader;
-mod report;
 mod secret;
 mod settings;
 mod shown;
-mod sources;
 mod tenants;
 mod tls;
-mod values;
 
 pub use ojs_store::guard::OnStoreError;
 pub use ojs_wire::upstream::BaseUrl;
@@ -49,12 +43,11 @@ pub use kinds::digest_of;
 pub use listen::{BackendAt, Listen};
 pub use load::ConfigFile;
 pub use meaning::FORGETS_SUBQUEUES;
-pub use report::{Colours, Report};
+pub use ojs_reader::{Colours, Report, Sources};
 pub use secret::Secret;
 pub use settings::{
     FetchSettings, HoldSettings, LONGEST_WAIT, MetricsSettings, RepairSettings, SETTINGS,
     ServerSettings, Setting, Settings, SettleSettings, StoreSettings, TakesEffect,
     UpstreamSettings,
 };
-pub use sources::Sources;
 pub use tls::TlsSettings;

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::command_line::CommandLine;
 use super::file;
-use super::report::Report;
 use super::settings::Settings;
-use super::sources::{SourceKind, Sources};
+use ojs_reader::{Report, SourceKind, Sources};
 
 /// The largest config file, and all files of a folder together, in bytes: some ten thousand policies.
 const LONGEST_FILE: u64 = 1 << 20;

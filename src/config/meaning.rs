@@ -5,13 +5,13 @@ use std::fmt;
 use super::budget::Budget;
 use super::choices::StoreUrl;
 use super::egress::EgressSettings;
-use super::places::{EGRESS, POLICIES, QUEUES, TENANTS};
 use super::settings::Settings;
 use ojs_bounds::Given;
 use ojs_duration as duration;
 use ojs_limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
 use ojs_policy::subqueue::Spread;
 use ojs_policy::{Match, Pattern, Policy, PolicySet, Prices, Sample, Template};
+use ojs_reader::{EGRESS, POLICIES, QUEUES, TENANTS};
 use ojs_wire::upstream::BaseUrl;
 
 /// What a store in memory means where queues have subqueues.

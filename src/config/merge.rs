@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::command_line::VARIABLES;
-use super::sources::SourceText;
+use ojs_reader::SourceText;
 
 /// The tables of which there may be any number, over all files.
 pub(super) const LISTS: [&str; 4] = ["policy", "queue", "tenant", "egress"];

@@ -1,8 +1,8 @@
 //! Reads `mode` and `enforce_percent`: whether an entry decides, or is only tried.
 
-use super::reader::TomlTable;
 use ojs_policy::Sample;
 use ojs_policy::fields::Fields;
+use ojs_reader::TomlTable;
 
 /// Whether an entry decides.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

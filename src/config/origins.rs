@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::command_line::CommandLine;
-use super::places::{Places, SETTINGS};
-use super::sources::{SourceKind, Sources};
+use ojs_reader::{Places, SETTINGS, SourceKind, Sources};
 
 /// Who said what.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -11,16 +11,14 @@ use super::egress::{EgressSettings, egress};
 use super::entries::{on_store_error, valid_name};
 use super::feedback;
 use super::mode::{EntryMode, mode};
-use super::patterns::{QUEUE, TYPE, patterns};
-use super::places::POLICIES;
 use super::queues::queues;
-use super::reader::{Text, TomlTable};
 use ojs_bounds::FileBounds;
 use ojs_limit::{Limits, MOST_WINDOWS, OnLimit, each_window};
 use ojs_policy::limits::limits;
 use ojs_policy::{
     Accept, KeyMissing, Match, ON_LIMIT, Pattern, Policy, PolicySet, Prices, Sample, Template,
 };
+use ojs_reader::{POLICIES, QUEUE, TYPE, Text, TomlTable, patterns};
 use ojs_store::guard::{Declared, OnStoreError};
 use ojs_store::reserved;
 

@@ -8,9 +8,6 @@ use toml::de::DeValue;
 use super::costs::{prices, refuse_without_limit};
 use super::kinds::{flag, secret};
 use super::mode::{EntryMode, mode};
-use super::patterns::{QUEUE, patterns};
-use super::places::QUEUES;
-use super::reader::TomlTable;
 use super::tenants::tenants;
 use ojs_bounds::given::{self, BOUNDS};
 use ojs_bounds::{FileBounds, Given, OverflowStrategy};
@@ -19,6 +16,7 @@ use ojs_policy::fields;
 use ojs_policy::limits::limits;
 use ojs_policy::subqueue::{COUNT, MOST_OF_ALL, Spread, longest_base, split};
 use ojs_policy::{Pattern, Prices, QueueLimits};
+use ojs_reader::{QUEUE, QUEUES, TomlTable, patterns};
 
 /// Refuses `drop_oldest` in an entry that is for every queue.
 fn refuse_drop_for_all(table: &mut TomlTable<'_>) {

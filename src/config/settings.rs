@@ -26,14 +26,12 @@ use super::kinds::{
 };
 use super::origins::Origins;
 use super::policies::{ACCEPTS, Limiting};
-use super::reader::TomlTable;
-use super::report::Report;
 use super::secret::Secret;
-use super::sources::Sources;
 use super::tls::{TlsSettings, secured};
 use ojs_bounds::FileBounds;
 use ojs_limit::Key;
 use ojs_policy::{Accept, PolicySet};
+use ojs_reader::{Report, Sources, TomlTable};
 use ojs_store::guard::{Declared, OnStoreError};
 use ojs_store::reserved;
 use ojs_wire::upstream::BaseUrl;

@@ -4,8 +4,8 @@ use indexmap::IndexMap;
 use serde_json::{Value, json};
 
 use super::meaning::{Meaning, meaning};
-use super::places::{EGRESS, POLICIES, QUEUES, SETTINGS, TENANTS};
 use super::settings::{self, Settings};
+use ojs_reader::{EGRESS, POLICIES, QUEUES, SETTINGS, TENANTS};
 
 impl Settings {
     /// Whether the same is said in the same lines.

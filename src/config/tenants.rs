@@ -2,11 +2,9 @@
 
 use std::ops::Range;
 
-use super::patterns::{Names, patterns};
-use super::places::TENANTS;
-use super::reader::TomlTable;
 use ojs_policy::Pattern;
 use ojs_policy::fields::Fields;
+use ojs_reader::{Names, TENANTS, TomlTable, patterns};
 
 /// The ids of tenants (multi-tenancy text, 5.2).
 const TENANT: Names = Names {

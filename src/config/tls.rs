@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::kinds::{ReadAndShown, SettingKind, path, pem};
-use super::patterns::texts;
-use super::reader::TomlTable;
+use ojs_reader::{TomlTable, texts};
 use ojs_tls::{self as tls, BadPem, ListenerTls};
 
 /// What is shown where the files are not named as they should be.

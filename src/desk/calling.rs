@@ -6,8 +6,8 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::lines::{AskedBy, CallLines};
 use crate::limit::{Key, Limited};
+use crate::lines::{AskedBy, CallLines};
 use crate::wire::upstream::Upstream;
 
 /// The calls that wait here, and those that are out through us.

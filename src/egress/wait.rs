@@ -13,7 +13,6 @@ use super::start::{CallStart, PricedCall};
 use crate::answers::respond::Fault;
 use crate::config::EgressSettings;
 use crate::desk::calling::Calling;
-use crate::desk::lines::{AskedBy, BEHIND, CallPlace, CallStep, Comer, turn_key};
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Sidecar, micros, named, tell};
 use crate::inquiry::in_force;
@@ -21,6 +20,7 @@ use crate::inquiry::shape::rfc3339;
 use crate::limit::{
     Cost, EARLY, Key, Limited, Limits, OnLimit, Refusal, Space, Strategy, Timestamp,
 };
+use crate::lines::{AskedBy, BEHIND, CallPlace, CallStep, Comer, turn_key};
 use crate::policy::Sample;
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
 use crate::told::metrics::StartKind;

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -16,15 +17,15 @@ use super::sources::Sources;
 use ojs_policy::{Currency, nearest};
 
 /// The problems and the known fields so far.
-#[derive(Default)]
-pub(super) struct FileReading {
+#[derive(Default, Debug)]
+pub struct FileReading {
     problems: RefCell<Vec<Problem>>,
     /// The fields that were asked for, by the path of their table, such as `policy.rate`.
     known: RefCell<BTreeMap<String, BTreeSet<&'static str>>>,
     /// At which bytes settings and entries of lists stand.
-    pub(super) places: RefCell<Places>,
+    pub places: RefCell<Places>,
     /// The files that it names and that were read.
-    pub(super) files: RefCell<Vec<PathBuf>>,
+    pub files: RefCell<Vec<PathBuf>>,
     /// Whether the whole file could be parsed. If not, a field that seems missing may be in the rest.
     whole: bool,
 }
@@ -40,7 +41,7 @@ const ANY_NAME: [&str; 5] = [
 
 impl FileReading {
     /// Of a document of which so many files could not be parsed whole.
-    pub(super) fn new(broken: usize) -> FileReading {
+    pub fn new(broken: usize) -> FileReading {
         FileReading {
             whole: broken == 0,
             ..FileReading::default()
@@ -48,7 +49,7 @@ impl FileReading {
     }
 
     /// All problems of the document, and all fields that are known (`fetch.max_wait`).
-    pub(super) fn finish(self, document: &DeTable<'_>) -> (Vec<Problem>, Vec<String>) {
+    pub fn finish(self, document: &DeTable<'_>) -> (Vec<Problem>, Vec<String>) {
         let (known, mut problems) = (self.known.into_inner(), self.problems.into_inner());
         add_unknown(&known, document, "", &mut problems);
         let fields = known
@@ -122,40 +123,59 @@ fn advice(known: &BTreeMap<String, BTreeSet<&'static str>>, table: &str, name: &
 
 /// Stands for a problem that was noted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Reported;
+pub struct Reported;
 
 /// A table of the file. A table that is not there reads as an empty one.
-pub(super) struct TomlTable<'r> {
+pub struct TomlTable<'r> {
     reading: &'r FileReading,
     sources: &'r Sources,
     entries: Option<&'r DeTable<'r>>,
     /// The path without indices, such as `policy.rate`.
-    pub(super) path: String,
+    pub path: String,
     /// The table's header, or where the table would be.
-    pub(super) span: Range<usize>,
+    pub span: Range<usize>,
     /// Of the limits in it; `None`: they are starts.
-    pub(super) currency: Option<Currency>,
+    pub currency: Option<Currency>,
     /// Whether they may be money.
-    pub(super) is_budget: bool,
+    pub is_budget: bool,
 }
 
 /// One field's value.
 #[derive(Clone)]
-pub(super) struct FoundField<'r> {
-    pub(super) path: String,
-    pub(super) span: Range<usize>,
-    pub(super) value: &'r DeValue<'r>,
+pub struct FoundField<'r> {
+    /// As [`TomlTable::path`], with its name.
+    pub path: String,
+    /// Where the value stands.
+    pub span: Range<usize>,
+    /// As it is written.
+    pub value: &'r DeValue<'r>,
 }
 
 /// A text and where it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Text {
-    pub(super) text: String,
-    pub(super) span: Range<usize>,
+pub struct Text {
+    /// The text.
+    pub text: String,
+    /// Where it stands.
+    pub span: Range<usize>,
+}
+
+/// By their paths: a value may be a secret.
+impl fmt::Debug for FoundField<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path)
+    }
+}
+
+impl fmt::Debug for TomlTable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path)
+    }
 }
 
 impl<'r> TomlTable<'r> {
-    pub(super) fn root(
+    /// The document itself.
+    pub fn root(
         reading: &'r FileReading,
         sources: &'r Sources,
         document: &'r Spanned<DeTable<'r>>,
@@ -192,12 +212,12 @@ impl<'r> TomlTable<'r> {
     }
 
     /// Where what is there twice is first.
-    pub(super) fn first_in(&self, at: &Range<usize>) -> String {
+    pub fn first_in(&self, at: &Range<usize>) -> String {
         format!("the first is in {}", self.sources.place(at.start))
     }
 
     /// A field, if it is there.
-    pub(super) fn get(&mut self, name: &'static str) -> Option<FoundField<'r>> {
+    pub fn get(&mut self, name: &'static str) -> Option<FoundField<'r>> {
         self.reading
             .known
             .borrow_mut()
@@ -214,32 +234,33 @@ impl<'r> TomlTable<'r> {
         })
     }
 
-    pub(super) fn path_of(&self, name: &str) -> String {
+    /// The path of a field of this table, whether it is there or not.
+    pub fn path_of(&self, name: &str) -> String {
         path_of(&self.path, name)
     }
 
     /// Notes where a setting or an entry of a list stands.
-    pub(super) fn note_place(&self, list: &'static str, name: &str, at: usize) {
+    pub fn note_place(&self, list: &'static str, name: &str, at: usize) {
         let mut places = self.reading.places.borrow_mut();
         places.insert((list, name.to_owned()), at);
     }
 
     /// Where an entry of a list begins that was noted.
-    pub(super) fn place_of(&self, list: &'static str, name: &str) -> Range<usize> {
+    pub fn place_of(&self, list: &'static str, name: &str) -> Range<usize> {
         let places = self.reading.places.borrow();
         let at = places.get(&(list, name.to_owned()));
         at.map_or_else(|| self.span.clone(), |at| *at..*at)
     }
 
     /// Notes a file that is read: if that changes, so may what this one means.
-    pub(super) fn note_file<'p>(&self, path: &'p Path) -> &'p Path {
+    pub fn note_file<'p>(&self, path: &'p Path) -> &'p Path {
         self.reading.files.borrow_mut().push(path.to_owned());
         path
     }
 
     /// Whether it has a field that nobody knows. Asked when all known ones were asked for: what such a field says may
     /// be what seems missing.
-    pub(super) fn has_unknown(&self) -> bool {
+    pub fn has_unknown(&self) -> bool {
         let known = self.reading.known.borrow();
         let known = known.get(&self.path);
         let mut names = self.entries.into_iter().flat_map(DeTable::keys);
@@ -247,21 +268,21 @@ impl<'r> TomlTable<'r> {
     }
 
     /// The place of a field; the header of the table if the field is not there.
-    pub(super) fn span_of(&self, name: &str) -> Range<usize> {
+    pub fn span_of(&self, name: &str) -> Range<usize> {
         let found = self.entries.and_then(|entries| entries.get(name));
         found.map_or_else(|| self.span.clone(), Spanned::span)
     }
 
     /// Whether something was said of the value of a field: what was read in its place must not be judged beside
     /// other fields.
-    pub(super) fn is_reported(&self, name: &str) -> bool {
+    pub fn is_reported(&self, name: &str) -> bool {
         let value = self.entries.and_then(|entries| entries.get(name));
         let problems = self.reading.problems.borrow();
         value.is_some_and(|value| problems.iter().any(|one| one.span == Some(value.span())))
     }
 
     /// A table below this one; an absent one reads as empty.
-    pub(super) fn table(&mut self, name: &'static str) -> TomlTable<'r> {
+    pub fn table(&mut self, name: &'static str) -> TomlTable<'r> {
         let path = self.path_of(name);
         match self.get(name) {
             Some(found) => {
@@ -273,17 +294,13 @@ impl<'r> TomlTable<'r> {
     }
 
     /// A table that may be absent; `example` is what would be right.
-    pub(super) fn maybe_table(
-        &mut self,
-        name: &'static str,
-        example: &str,
-    ) -> Option<TomlTable<'r>> {
+    pub fn maybe_table(&mut self, name: &'static str, example: &str) -> Option<TomlTable<'r>> {
         let found = self.get(name)?;
         self.as_table(&found, example)
     }
 
     /// Tables of one name: `[[name]]`, or one table where a list of one is meant.
-    pub(super) fn tables(&mut self, name: &'static str, example: &str) -> Vec<TomlTable<'r>> {
+    pub fn tables(&mut self, name: &'static str, example: &str) -> Vec<TomlTable<'r>> {
         let Some(found) = self.get(name) else {
             return Vec::new();
         };
@@ -302,7 +319,7 @@ impl<'r> TomlTable<'r> {
     }
 
     /// Every field of this table.
-    pub(super) fn each(&self) -> Vec<(String, FoundField<'r>)> {
+    pub fn each(&self) -> Vec<(String, FoundField<'r>)> {
         let entries = self.entries.into_iter().flat_map(|entries| entries.iter());
         let found = |name: &str, value: &'r Spanned<DeValue<'r>>| FoundField {
             path: self.path_of(name),
@@ -314,7 +331,8 @@ impl<'r> TomlTable<'r> {
             .collect()
     }
 
-    pub(super) fn as_table(&self, found: &FoundField<'r>, example: &str) -> Option<TomlTable<'r>> {
+    /// A value that must be a table; what else it is is reported, with an example of what would be right.
+    pub fn as_table(&self, found: &FoundField<'r>, example: &str) -> Option<TomlTable<'r>> {
         match found.value {
             DeValue::Table(entries) => {
                 Some(self.inner(Some(entries), found.path.clone(), found.span.clone()))
@@ -326,40 +344,27 @@ impl<'r> TomlTable<'r> {
         }
     }
 
-    pub(super) fn wrong_type(&self, found: &FoundField<'_>, should: &str, hint: &str) {
+    /// Reports a value of another type, with what it should be.
+    pub fn wrong_type(&self, found: &FoundField<'_>, should: &str, hint: &str) {
         let kind = kind_of(found.value);
         let title = format!("`{}` must be {should}, not {kind}", found.path);
         self.error(&found.span, title, hint);
     }
 
-    pub(super) fn error(
-        &self,
-        span: &Range<usize>,
-        title: impl Into<String>,
-        hint: impl Into<String>,
-    ) {
+    /// Reports what forbids a start.
+    pub fn error(&self, span: &Range<usize>, title: impl Into<String>, hint: impl Into<String>) {
         self.add(ProblemSeverity::Error, span, title.into(), hint.into());
     }
 
     /// Reports a missing field, unless it may stand where the file could not be parsed.
-    pub(super) fn missing(
-        &self,
-        span: &Range<usize>,
-        title: impl Into<String>,
-        hint: impl Into<String>,
-    ) {
+    pub fn missing(&self, span: &Range<usize>, title: impl Into<String>, hint: impl Into<String>) {
         if self.reading.whole {
             self.error(span, title, hint);
         }
     }
 
     /// Reports something doubtful, unless the file has worse problems: it could not be parsed.
-    pub(super) fn warn(
-        &self,
-        span: &Range<usize>,
-        title: impl Into<String>,
-        hint: impl Into<String>,
-    ) {
+    pub fn warn(&self, span: &Range<usize>, title: impl Into<String>, hint: impl Into<String>) {
         if self.reading.whole {
             self.add(ProblemSeverity::Warning, span, title.into(), hint.into());
         }
@@ -377,7 +382,7 @@ impl<'r> TomlTable<'r> {
 }
 
 /// The kind of a value, as messages name it.
-pub(super) fn kind_of(value: &DeValue<'_>) -> &'static str {
+pub fn kind_of(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",
         DeValue::Integer(_) => "an integer",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::reader::{FoundField, Reported, Text, TomlTable, kind_of};
+use super::table::{FoundField, Reported, Text, TomlTable, kind_of};
 use ojs_duration as duration;
 use ojs_policy::Currency;
 use ojs_policy::fields::{FieldValue, Fields};
@@ -94,22 +94,18 @@ impl<'r> Fields<'r> for TomlTable<'r> {
 
 impl TomlTable<'_> {
     /// Reports a field of which `what` is true.
-    pub(super) fn refuse(
-        &mut self,
-        name: &'static str,
-        what: impl Into<String>,
-        hint: impl Into<String>,
-    ) {
+    pub fn refuse(&mut self, name: &'static str, what: impl Into<String>, hint: impl Into<String>) {
         self.wrong(Wrong::with_hint(name, what.into(), hint));
     }
 
     /// A string and where it stands.
-    pub(super) fn string(&mut self, name: &'static str) -> Option<Text> {
+    pub fn string(&mut self, name: &'static str) -> Option<Text> {
         let found = self.get(name)?;
         self.as_text(&found)
     }
 
-    pub(super) fn as_text(&self, found: &FoundField<'_>) -> Option<Text> {
+    /// A value that must be a text; what else it is is reported.
+    pub fn as_text(&self, found: &FoundField<'_>) -> Option<Text> {
         match found.value {
             DeValue::String(text) => Some(Text {
                 text: text.to_string(),
@@ -123,7 +119,7 @@ impl TomlTable<'_> {
     }
 
     /// A string with `${NAME}` replaced by the environment variable of that name.
-    pub(super) fn expanded(&mut self, name: &'static str) -> Option<String> {
+    pub fn expanded(&mut self, name: &'static str) -> Option<String> {
         let text = self.text(name).ok()??;
         let (mut out, mut rest) = (String::new(), &*text);
         while let Some((before, after)) = rest.split_once("${") {
@@ -145,7 +141,7 @@ impl TomlTable<'_> {
     }
 
     /// A string that is parsed, after `${NAME}` was replaced.
-    pub(super) fn parsed<T: FromStr<Err = String>>(&mut self, name: &'static str) -> Option<T> {
+    pub fn parsed<T: FromStr<Err = String>>(&mut self, name: &'static str) -> Option<T> {
         let parsed = self.expanded(name)?.parse();
         parsed
             .map_err(|hint| self.refuse(name, "is not valid", hint))
@@ -153,7 +149,7 @@ impl TomlTable<'_> {
     }
 
     /// A duration within a range, ends included.
-    pub(super) fn duration(
+    pub fn duration(
         &mut self,
         name: &'static str,
         default: Duration,
@@ -175,12 +171,7 @@ impl TomlTable<'_> {
     }
 
     /// One of some words, or the default.
-    pub(super) fn word_or<T: Copy>(
-        &mut self,
-        name: &'static str,
-        default: T,
-        words: &[(&str, T)],
-    ) -> T {
+    pub fn word_or<T: Copy>(&mut self, name: &'static str, default: T, words: &[(&str, T)]) -> T {
         self.word(name, words).ok().flatten().unwrap_or(default)
     }
 }

@@ -2,29 +2,31 @@
 
 use toml::de::DeValue;
 
-use super::reader::{FoundField, Text, TomlTable};
+use super::table::{FoundField, Text, TomlTable};
 use ojs_policy::Pattern;
 
 /// The characters that names of one sort have. A pattern with another one can never match.
-#[derive(Clone, Copy)]
-pub(super) struct Names {
-    pub(super) what: &'static str,
-    pub(super) allowed: fn(char) -> bool,
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// The sort, as it begins a sentence about its characters.
+    pub what: &'static str,
+    /// Whether a name of them may have it.
+    pub allowed: fn(char) -> bool,
 }
 
 /// Queue names (OJS core): lower case, digits, `.` and `-`.
-pub(super) const QUEUE: Names = Names {
+pub const QUEUE: Names = Names {
     what: "queue names have",
     allowed: |c| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-*?".contains(c),
 };
 /// Job types (OJS core): as queue names, and `_`.
-pub(super) const TYPE: Names = Names {
+pub const TYPE: Names = Names {
     what: "job types have",
     allowed: |c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-*?".contains(c),
 };
 
 /// One pattern or a list of them.
-pub(super) fn patterns(
+pub fn patterns(
     table: &TomlTable<'_>,
     found: &FoundField<'_>,
     names: Option<Names>,
@@ -56,7 +58,7 @@ pub(super) fn patterns(
 }
 
 /// A text or a list of them.
-pub(super) fn texts(table: &TomlTable<'_>, found: &FoundField<'_>) -> Option<Vec<Text>> {
+pub fn texts(table: &TomlTable<'_>, found: &FoundField<'_>) -> Option<Vec<Text>> {
     match found.value {
         DeValue::String(text) => Some(vec![Text {
             text: text.to_string(),

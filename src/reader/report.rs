@@ -23,21 +23,24 @@ pub enum Colours {
 
 /// Whether a problem forbids a start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ProblemSeverity {
+pub enum ProblemSeverity {
+    /// It does.
     Error,
+    /// It does not.
     Warning,
 }
 
 /// One problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Problem {
-    pub(super) severity: ProblemSeverity,
+pub struct Problem {
+    /// Whether it forbids a start.
+    pub severity: ProblemSeverity,
     /// Bytes of all texts; `None` for what is not in it.
-    pub(super) span: Option<Range<usize>>,
+    pub span: Option<Range<usize>>,
     /// What is wrong, as a sentence that also reads well by itself.
-    pub(super) title: String,
+    pub title: String,
     /// What would be right, shown beside the caret.
-    pub(super) hint: String,
+    pub hint: String,
 }
 
 /// The problems of a config file, in the order of its lines.
@@ -51,7 +54,7 @@ pub struct Report {
 
 impl Report {
     /// A report on these texts; secrets in them are made unreadable, spans stay true.
-    pub(super) fn new(sources: &Sources, mut problems: Vec<Problem>) -> Report {
+    pub fn new(sources: &Sources, mut problems: Vec<Problem>) -> Report {
         problems.sort_by_key(|problem| problem.span.as_ref().map_or(0, |span| span.start));
         Report {
             sources: sources.with_text(masked(sources.text())),
@@ -61,7 +64,7 @@ impl Report {
     }
 
     /// Adds what may not be meant, and stands in no line.
-    pub(super) fn warn(&mut self, title: String, hint: &str) {
+    pub fn warn(&mut self, title: String, hint: &str) {
         self.problems.push(Problem {
             severity: ProblemSeverity::Warning,
             span: None,

@@ -19,25 +19,29 @@ struct NamedText {
 
 /// What a text is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SourceKind {
+pub enum SourceKind {
+    /// A file.
     File,
-    /// Its name and its value, as a shell writes them.
+    /// A variable of the environment: its name and its value, as a shell writes them.
     Variable,
 }
 
 /// One text, as a reader sees it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SourceText<'s> {
-    pub(super) name: &'s str,
-    pub(super) text: &'s str,
+pub struct SourceText<'s> {
+    /// Of the file, or of the variable.
+    pub name: &'s str,
+    /// All of it.
+    pub text: &'s str,
     /// Where it begins among all.
-    pub(super) start: usize,
-    pub(super) kind: SourceKind,
+    pub start: usize,
+    /// What it is.
+    pub kind: SourceKind,
 }
 
 impl Sources {
     /// One file, or what stands for it.
-    pub(super) fn file(name: impl Into<String>, text: impl Into<String>) -> Sources {
+    pub fn file(name: impl Into<String>, text: impl Into<String>) -> Sources {
         Sources {
             text: text.into(),
             parts: vec![NamedText {
@@ -48,7 +52,8 @@ impl Sources {
         }
     }
 
-    pub(super) fn push(&mut self, kind: SourceKind, name: impl Into<String>, text: &str) {
+    /// One more text behind the others.
+    pub fn push(&mut self, kind: SourceKind, name: impl Into<String>, text: &str) {
         if !self.parts.is_empty() {
             self.text.push('\n');
         }
@@ -65,19 +70,21 @@ impl Sources {
         self.iter().any(|part| part.text.trim().is_empty())
     }
 
-    pub(super) fn text(&self) -> &str {
+    /// All of them, one after the other.
+    pub fn text(&self) -> &str {
         &self.text
     }
 
     /// As these, with something else in the place of each byte, so that places stay true.
-    pub(super) fn with_text(&self, text: String) -> Sources {
+    pub fn with_text(&self, text: String) -> Sources {
         Sources {
             text,
             parts: self.parts.clone(),
         }
     }
 
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = SourceText<'_>> {
+    /// Each of them, in their order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = SourceText<'_>> {
         (0..self.parts.len()).filter_map(|nth| self.nth(nth))
     }
 
@@ -95,7 +102,7 @@ impl Sources {
     }
 
     /// The text in which this place is.
-    pub(super) fn at(&self, place: usize) -> Option<SourceText<'_>> {
+    pub fn at(&self, place: usize) -> Option<SourceText<'_>> {
         self.nth(
             self.parts
                 .partition_point(|part| part.start <= place)
@@ -104,7 +111,7 @@ impl Sources {
     }
 
     /// Where this is, for people: `line 3`, or `a.toml:3` where there are several files.
-    pub(super) fn place(&self, at: usize) -> String {
+    pub fn place(&self, at: usize) -> String {
         let files = self.iter().filter(|part| part.kind == SourceKind::File);
         match self.at(at) {
             Some(part) if part.kind == SourceKind::File && files.count() == 1 => {
@@ -124,7 +131,7 @@ impl SourceText<'_> {
     }
 
     /// `a.toml:3`, or the name of the variable.
-    pub(super) fn place(&self, at: usize) -> String {
+    pub fn place(&self, at: usize) -> String {
         match self.kind {
             SourceKind::File => format!("{}:{}", self.name, self.line(at)),
             SourceKind::Variable => self.name.to_owned(),
@@ -132,7 +139,7 @@ impl SourceText<'_> {
     }
 
     /// A place among all texts as one in this text.
-    pub(super) fn span(&self, span: &Range<usize>) -> Range<usize> {
+    pub fn span(&self, span: &Range<usize>) -> Range<usize> {
         span.start.saturating_sub(self.start)..span.end.saturating_sub(self.start)
     }
 }
