@@ -141,10 +141,7 @@ fn entry(
     }
     let vendor = vendor(table, upstream.as_ref(), hosts.as_deref());
     let own = limits(table).ok();
-    let feedback = feedback(table);
-    warn_of_no_status(table, &feedback);
-    let feedback =
-        Some(feedback).filter(|_| own.as_ref().is_some_and(|own| *own != Limits::default()));
+    let feedback = feedback_of_own(table, own.as_ref());
     let key = key(table, name.as_ref().map(|name| &*name.text));
     if let (Some(hosts), Some(key)) = (&hosts, &key) {
         warn_of_one_key(table, hosts, key);
@@ -192,8 +189,10 @@ fn entry(
     })
 }
 
-/// Warns of a code that no answer has: one of a service has a status, and only jobs have errors with names.
-fn warn_of_no_status(table: &mut TomlTable<'_>, feedback: &Feedback) {
+/// What answers say of the limits of the service, where the entry has limits of its own. It warns of a code that no answer
+/// has: one of a service has a status, and only jobs have errors with names.
+fn feedback_of_own(table: &mut TomlTable<'_>, own: Option<&Limits>) -> Option<Feedback> {
+    let feedback = feedback(table);
     for code in &feedback.codes {
         let mut statuses = 100..=599_u16;
         if !statuses.any(|status| code.matches(&status.to_string())) {
@@ -205,6 +204,7 @@ fn warn_of_no_status(table: &mut TomlTable<'_>, feedback: &Feedback) {
             table.warn(&table.span_of("feedback"), title, hint);
         }
     }
+    Some(feedback).filter(|_| own.is_some_and(|own| *own != Limits::default()))
 }
 
 /// Refuses budgets of one name that would count differently, and names that other limits have.

@@ -54,14 +54,7 @@ pub struct Options {
 /// Something could not be started or written, or `--break` did not break anything.
 pub async fn run(options: &Options, env: Env, out: &mut dyn Write) -> anyhow::Result<bool> {
     let limits = options.limits;
-    let scene = match options.scene {
-        cli::Scene::Limits => limits::scene(limits),
-        cli::Scene::Backpressure => backpressure::scene(limits),
-        cli::Scene::Cost => cost::scene(limits),
-        cli::Scene::Depth => depth::scene(limits),
-        cli::Scene::Egress => egress::scene(limits),
-        cli::Scene::Tokens => tokens::scene(limits),
-    };
+    let scene = scene_of(options.scene, limits);
     let records = Records::start();
     records.pages().vendor.allowed = scene.vendor_allows;
     let mut stage = DemoStage::set(&scene, &records, env).await?;
@@ -113,6 +106,17 @@ pub async fn run(options: &Options, env: Env, out: &mut dyn Write) -> anyhow::Re
         scene.unbroken
     );
     Ok(verdict.good && limits == Enforcement::On)
+}
+
+fn scene_of(named: cli::Scene, limits: Enforcement) -> SceneData {
+    match named {
+        cli::Scene::Limits => limits::scene(limits),
+        cli::Scene::Backpressure => backpressure::scene(limits),
+        cli::Scene::Cost => cost::scene(limits),
+        cli::Scene::Depth => depth::scene(limits),
+        cli::Scene::Egress => egress::scene(limits),
+        cli::Scene::Tokens => tokens::scene(limits),
+    }
 }
 
 /// Sends what is there before all else, then starts producers and the probe, and the workers last.

@@ -260,7 +260,7 @@ async fn answer(
 ) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let body = request.into_body().collect().await?.to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let counts = match body["max_tokens"].as_u64() {
+    let counts = match body.get("max_tokens").and_then(Value::as_u64) {
         Some(most) => {
             sleep(Duration::from_millis(most / 4)).await;
             most / 2
