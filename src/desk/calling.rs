@@ -6,6 +6,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::answers::load::Seldom;
 use crate::limit::{Key, Limited};
 use crate::lines::{AskedBy, CallLines};
 use crate::wire::upstream::Upstream;
@@ -21,6 +22,8 @@ pub(crate) struct Calling {
     pub(crate) closed: CancellationToken,
     /// The ports of this program.
     pub(crate) own_ports: Arc<OnceLock<Vec<u16>>>,
+    /// Tells of calls that do not say what they used.
+    pub(crate) untold: Seldom,
     /// The services behind the ways out, each over the connections of one thread.
     services: Mutex<Vec<(Arc<str>, Upstream)>>,
 }

@@ -12,7 +12,7 @@ use crate::log::cut;
 use crate::policy::Pause;
 use crate::store::{Claimed, LedgerExt};
 use crate::told::events::{EventValue, NewEvent};
-use crate::told::metrics::Counted;
+use crate::told::metrics::{Counted, Settlement};
 use crate::wire::ojs::{self, REPLY_DEPTH};
 use crate::wire::upstream::Reply;
 
@@ -124,6 +124,18 @@ pub(crate) fn call_refused(sidecar: &Sidecar, egress: &str, key: &Key) {
         ..NewEvent::default()
     };
     sidecar.events.tell(sidecar.store.now(), &event);
+}
+
+/// A service has done a call of a budget, and what that used is not known.
+pub(crate) fn untold(sidecar: &Sidecar, budget: &str, how: Settlement) {
+    if !sidecar.calling.untold.now() {
+        return;
+    }
+    let why = match how {
+        Settlement::Unpriced => "cost.prices do not name its model",
+        _ => "its answer does not say it where the budget looks",
+    };
+    tracing::warn!(id = %"usage_untold", budget, why, "what a call used is not known: what it paid stays");
 }
 
 /// A job was to count more under a key than one job may: that is counted so, and told.

@@ -92,6 +92,11 @@ impl Charged {
         }
     }
 
+    /// The name of the budget.
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.budget.name
+    }
+
     /// Whether an answer can say that the call used less.
     pub(super) fn settles(&self) -> bool {
         self.budget.settle.is_some()
@@ -345,6 +350,8 @@ impl Meter {
         let kind = kind.split(';').next().unwrap_or_default();
         let framing = match &*kind.trim().to_ascii_lowercase() {
             "text/event-stream" => Some(Framing::Events),
+            // Small servers do not say what they send. What is no JSON tells nothing.
+            "" | "text/plain" => Some(Framing::Json),
             kind if kind.ends_with("json") => Some(Framing::Json),
             _ => None,
         };
@@ -367,8 +374,13 @@ impl Meter {
         self.answer.is_whole = true;
     }
 
+    /// Whether the service has done the call, and all of its answer has passed.
+    pub(super) fn has_success(&self) -> bool {
+        self.answer.is_whole && self.answer.status.is_some_and(|of| of.is_success())
+    }
+
     /// What counts in place of what was paid, each with how it differs.
-    pub(super) fn settled(&self) -> impl Iterator<Item = (&Arc<str>, Settlement, Option<Used>)> {
+    pub(super) fn settled(&self) -> impl Iterator<Item = (&Charged, Settlement, Option<Used>)> {
         self.charged.iter().map(|one| {
             let (amount, how) = one.settled(&self.answer);
             let used = amount.map(|amount| Used {
@@ -377,7 +389,7 @@ impl Meter {
                 amount,
                 counts_now: one.budget.counts_at_end && self.answer.was_sent,
             });
-            (&one.budget.name, how, used)
+            (one, how, used)
         })
     }
 }

@@ -11,10 +11,11 @@ use super::meter::Meter;
 use crate::answers::body::Attend;
 use crate::desk::Sidecar;
 use crate::desk::outlive::begin;
+use crate::desk::tell;
 use crate::limit::{Timestamp, is_priced};
 use crate::settle::cost;
 use crate::store::{Claimed, End, LedgerExt as _, Used};
-use crate::told::metrics::StartKind;
+use crate::told::metrics::{Settlement, StartKind};
 use crate::wire::boxed::boxed;
 
 /// A call with a cost, for which the store may keep room. If it is given up, others have that room at once.
@@ -103,9 +104,15 @@ impl CallStart {
 
     /// What it used of its budgets.
     fn used(&self) -> Vec<Used> {
-        let settled = self.meter.iter().flat_map(Meter::settled);
-        let used = settled.filter_map(|(budget, how, used)| {
-            self.sidecar.metrics.settled(budget, how);
+        let Some(meter) = &self.meter else {
+            return Vec::new();
+        };
+        let used = meter.settled().filter_map(|(of, how, used)| {
+            self.sidecar.metrics.settled(of.name(), how);
+            let is_untold = matches!(how, Settlement::Kept | Settlement::Unpriced);
+            if is_untold && of.settles() && meter.has_success() {
+                tell::untold(&self.sidecar, of.name(), how);
+            }
             used
         });
         used.collect()

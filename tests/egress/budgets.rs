@@ -106,8 +106,18 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
             1_016,
         ),
         (
-            "no JSON",
+            "JSON that is called a text",
             Answer::new(200, chat).header("Content-Type", "text/plain"),
+            123,
+        ),
+        (
+            "JSON that is not called anything",
+            Answer::new(200, chat),
+            123,
+        ),
+        (
+            "no JSON",
+            Answer::new(200, chat).header("Content-Type", "text/html"),
             1_016,
         ),
         (

@@ -171,6 +171,47 @@ fn tokens_are_limited_without_a_file() {
     );
 }
 
+/// Whoever pays estimates for ever has half of a limit, and is told.
+#[test]
+fn answers_that_do_not_say_what_was_used_are_told() {
+    let vendor = Vendor::start(|call| match call.target() {
+        "/told/v1/chat/completions" => Answer::new(200, r#"{"usage":{"total_tokens":9}}"#),
+        "/fails/v1/chat/completions" => Answer::new(500, "{}"),
+        _ => Answer::new(200, r#"{"used":9}"#).header("Content-Type", "application/json"),
+    });
+    let (command, calls) = command(vendor.addr, &["--tokens", "100000/1m"]);
+    let sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
+    let ask = |path: &str| {
+        let mut conn = Conn::open(calls);
+        let path = format!("{path}/v1/chat/completions");
+        conn.ask("POST", &path, r#"{"max_tokens":500}"#).status
+    };
+    assert_eq!([ask("/told"), ask("/fails")], [200, 500]);
+    let told = || {
+        let lines = sidecar.lines().into_iter();
+        let told = lines.filter(|line| line.contains("id=usage_untold"));
+        told.collect::<Vec<_>>()
+    };
+    let kept = format!(
+        "ojs_throttle_egress_settled_total{{budget=\"{}:tokens\",how=\"kept\"}}",
+        vendor.addr
+    );
+    until("one call fails", || {
+        (sidecar.metric(&kept) > 0.5).then_some(())
+    });
+    assert!(told().is_empty(), "{}", sidecar.log());
+    assert_eq!([ask(""), ask("")], [200, 200]);
+    until("it is told", || (!told().is_empty()).then_some(()));
+    let told = told();
+    let [line] = &*told else {
+        panic!("{told:?}");
+    };
+    assert!(
+        line.contains("does not say it where the budget looks"),
+        "{line}"
+    );
+}
+
 #[test]
 fn a_command_that_limits_nothing_or_is_wrong_says_so() {
     for (more, status, word) in [
