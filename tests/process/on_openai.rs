@@ -1,11 +1,13 @@
 //! Vendors' own SDKs for Python, most of all OpenAI's, make their calls through the egress as the chapter says: by its base
 //! URL.
 
+use std::fs;
 use std::path::Path;
 
 use super::prelude::*;
 use crate::servers::vendor::{Answer, Stops, Vendor, VendorCall};
 use crate::servers::{only_on, port};
+use crate::ship::files::example;
 use crate::sidecar::process::Ran;
 
 const BEGIN: &str = "
@@ -22,28 +24,30 @@ const REPLY: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":
 
 /// A sidecar whose egress goes to this vendor under these limits, and what Python says of its calls there.
 fn python(vendor: &Vendor, limits: &str, script: &str) -> (Sidecar, Ran) {
-    only_on("openai");
-    let packages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openai");
-    let missing = "the SDK is missing: bash tests/run.sh fetches it, or --without openai";
-    assert!(packages.join("openai").exists(), "{missing}");
     let (listen, upstream) = (port::own(), vendor.addr);
     let entry = format!(
         "[[egress]]\nname = \"model\"\nlisten = \"{listen}\"\nupstream = \"http://{upstream}\"\n{limits}\n"
     );
     let backend = Backend::start(Lax::spec());
     let sidecar = Sidecar::run(&config(backend.addr, "", &entry));
+    let ran = with_sdks(&sidecar, script, &[format!("http://{listen}")]);
+    (sidecar, ran)
+}
+
+/// What Python says that has the SDKs.
+fn with_sdks(sidecar: &Sidecar, script: &str, args: &[String]) -> Ran {
+    only_on("openai");
+    let packages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openai");
+    let missing = "the SDK is missing: bash tests/run.sh fetches it, or --without openai";
+    assert!(packages.join("openai").exists(), "{missing}");
     let mut python = Command::new("python3");
     python
         .env("PYTHONPATH", packages)
         .env_remove("OPENAI_BASE_URL");
-    python.args([
-        "-c",
-        &format!("{BEGIN}{script}"),
-        &format!("http://{listen}"),
-    ]);
+    python.args(["-c", &format!("{BEGIN}{script}")]).args(args);
     let ran = ran(python);
     assert_eq!(ran.status, Some(0), "{}\n{}", ran.err, sidecar.log());
-    (sidecar, ran)
+    ran
 }
 
 fn answer(call: &VendorCall) -> Answer {
@@ -272,4 +276,85 @@ except stripe.RateLimitError as refused:
     let metrics = get(sidecar.admin, "/metrics").body;
     let told = "ojs_throttle_responses_total{status=\"429\",code=\"budget_spent\"} 2";
     assert!(metrics.contains(told), "{metrics}");
+}
+
+/// What `ojs-throttle example calls` writes serves them as it stands, but for its ports and where the services are.
+#[test]
+fn the_example_serves_the_sdks() {
+    let vendor = Vendor::start(|call| {
+        let usage = r#"{"prompt_tokens":10,"completion_tokens":20,"total_tokens":30}"#;
+        let reply = match call.target() {
+            "/v1/chat/completions" => {
+                REPLY.replace("\"created\"", &format!("\"usage\":{usage},\"created\""))
+            }
+            "/v1/messages" => format!(
+                r#"{{"id":"m","type":"message","role":"assistant","model":"small","content":[],
+                "stop_reason":"end_turn","stop_sequence":null,"usage":{usage}}}"#
+            )
+            .replace("prompt_tokens", "input_tokens")
+            .replace("completion_tokens", "output_tokens"),
+            _ => "{}".to_owned(),
+        };
+        Answer::new(200, reply).header("Content-Type", "application/json")
+    });
+    let (dir, admin) = (tempfile::tempdir().unwrap(), port::own());
+    let listens = [(); 3].map(|()| port::own());
+    let mut text = example("calls").replace(
+        "upstream = \"none\"",
+        &format!("upstream = \"none\"\nadmin_listen = \"{admin}\""),
+    );
+    for (nth, listen) in listens.iter().enumerate() {
+        text = text.replace(&format!("127.0.0.1:{}", 8082 + nth), &listen.to_string());
+    }
+    let to = vendor.addr;
+    for service in ["https://api.openai.com", "https://api.anthropic.com"] {
+        text = text.replace(service, &format!("http://{to}"));
+    }
+    text = text.replace(
+        "hosts = [\"*.myshopify.com\"]",
+        &format!("hosts = [\"{to}\"]\nscheme = \"http\""),
+    );
+    let file = dir.path().join("throttle.toml");
+    fs::write(&file, text).unwrap();
+    let mut command = program();
+    command.arg("run").arg("--config").arg(&file);
+    let sidecar = Sidecar::spawn(command, dir);
+    let script = "
+import anthropic, httpx2, time
+print(ask(client(default_headers={'X-Team': 'a'}, max_retries=0), max_tokens=50).usage.total_tokens)
+claude = anthropic.Anthropic(api_key='sk-only-for-tests', base_url=sys.argv[2])
+words = [{'role': 'user', 'content': 'hi'}]
+print(claude.messages.create(model='small', max_tokens=50, messages=words).usage.output_tokens)
+shop = httpx2.Client(proxy=sys.argv[3])
+begun = time.monotonic()
+print([shop.get(sys.argv[4] + '/admin/api/shop.json').status_code for _ in range(3)])
+print(time.monotonic() - begun > 0.5)
+";
+    let mut args = listens.map(|listen| format!("http://{listen}")).to_vec();
+    args.push(format!("http://{to}"));
+    let said = with_sdks(&sidecar, script, &args);
+    assert_eq!(
+        said.out,
+        "30\n20\n[200, 200, 200]\nTrue\n",
+        "{}\n{}",
+        said.err,
+        sidecar.log()
+    );
+    assert_eq!(vendor.calls().len(), 5);
+    let metrics = get(admin, "/metrics").body;
+    for budget in [
+        "openai-tokens",
+        "openai-month",
+        "anthropic-input",
+        "anthropic-output",
+    ] {
+        let how = if budget == "openai-month" {
+            "unpriced"
+        } else {
+            "told"
+        };
+        let told =
+            format!("ojs_throttle_egress_settled_total{{budget=\"{budget}\",how=\"{how}\"}} 1");
+        assert!(metrics.contains(&told), "{told}\n{metrics}");
+    }
 }
