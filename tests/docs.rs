@@ -10,6 +10,7 @@ mod replies;
 mod schema;
 mod settings;
 mod style;
+mod tested;
 
 use std::collections::BTreeSet;
 use std::fs;
