@@ -14,6 +14,7 @@
 pub(crate) mod adopt;
 pub(crate) mod bases;
 pub(crate) mod calls;
+pub(crate) mod done;
 pub(crate) mod drop;
 pub(crate) mod in_force;
 pub(crate) mod job;

@@ -14,7 +14,7 @@ use crate::wire::ojs;
 /// Makes a terminal empty.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 const NAMES: &str = "\
-LIMIT                        BY              SLOTS        WINDOW WAITING  STARTS  REFUSED     NEXT";
+LIMIT                        BY              SLOTS        WINDOW WAITING  STARTS  REFUSED     NEXT     DONE";
 const QUEUES: &str = "\
 QUEUE                        BY                            DEPTH WAITING    HELD  REFUSED";
 
@@ -190,9 +190,11 @@ fn row_line(row: &Value) -> String {
     };
     let (slots, window) = (&state["concurrency"], &state["rate"]);
     // The time of day is enough.
-    let next = text(cause, "next_start").split(['T', '.']).nth(1);
+    let time = |time: &str| time.split(['T', '.']).nth(1).unwrap_or_default().to_owned();
+    let next = time(text(cause, "next_start"));
+    let done = time(text(&state["waiting_done"], "at"));
     format!(
-        "{:<28} {:<11} {:>9} {:>13} {:>7} {:>7} {:>8} {:>8}",
+        "{:<28} {:<11} {:>9} {:>13} {:>7} {:>7} {:>8} {next:>8} {done:>8}",
         text(row, "name"),
         text(cause, "name"),
         of(slots, "active"),
@@ -200,7 +202,6 @@ fn row_line(row: &Value) -> String {
         state["waiting_count"].to_string(),
         minute["starts"].to_string(),
         minute["refused"].to_string(),
-        next.unwrap_or_default(),
     )
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::done::Done;
 use crate::duration;
 use crate::json::quote;
 use crate::limit::{
@@ -37,6 +38,8 @@ pub(crate) struct LimitView {
     pub(crate) waiting: u64,
     /// Calls of this sidecar: how many are out, and how many wait.
     pub(crate) calls: (usize, usize),
+    /// When those that wait will have started, if that can be said.
+    pub(crate) done: Option<Done>,
     /// What was set over HTTP.
     pub(crate) set: Option<Arc<Override>>,
     /// Why what was set may not do what was meant.
@@ -100,6 +103,9 @@ impl LimitView {
             r#","waiting":{waiting}{}"#,
             flat(&self.limited.limits, currency)
         );
+        if let Some(done) = self.done {
+            text += &format!(r#","waiting_done":{}"#, done.to_json());
+        }
         if self.calls != (0, 0) {
             let (out, waiting) = self.calls;
             text += &format!(r#","calls":{{"out":{out},"waiting":{waiting}}}"#);
@@ -115,6 +121,17 @@ impl LimitView {
             text += r#","store":"lost""#;
         }
         text + "}"
+    }
+
+    /// When those that wait now will have started, as a sentence.
+    pub(crate) fn ends(&self) -> Option<String> {
+        let done = self.done?;
+        let (from, to) = done.within;
+        let [at, from, to] = [done.at, from, to].map(rfc3339);
+        let (waiting, name) = (self.waiting + self.calls.1 as u64, &self.name);
+        Some(format!(
+            "the last of {waiting} that wait now for {name} starts at about {at} (from {from} to {to}), as far as this limit decides"
+        ))
     }
 
     /// Whether what it counts are neither starts nor what jobs cost.
@@ -333,6 +350,7 @@ mod tests {
             state: KeyState::default(),
             waiting: 0,
             calls: (0, 0),
+            done: None,
             set: None,
             hint: None,
             lost: None,

@@ -12,6 +12,7 @@ use crate::answers::respond::{self, Fault};
 use crate::desk::guard::{not_allowed, reads};
 use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::desk::{Proxy, Sidecar};
+use crate::inquiry::done::Done;
 use crate::inquiry::in_force::set_for_queue;
 use crate::inquiry::shape::{self, LimitView};
 use crate::inquiry::waiting;
@@ -258,21 +259,47 @@ pub(crate) async fn view(
     (state, now): (KeyState, Timestamp),
     facts: &KeyFacts,
 ) -> LimitView {
+    let waiting = facts.now.waiting_for(&limited.key);
+    let calls = sidecar.calling.of_key(&limited.key);
     LimitView {
+        done: done(sidecar, &limited, &state, waiting + calls.1 as u64, now),
         lost: free_slots(sidecar, &limited).await,
         name: limited.key.as_str().to_owned(),
         usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
         unit: shape::unit(&limited.cost),
         currency: None,
         state,
-        waiting: facts.now.waiting_for(&limited.key),
-        calls: sidecar.calling.of_key(&limited.key),
+        waiting,
+        calls,
         set: (sidecar.store.overrides()).get(limited.space, &limited.key, now),
         hint: None,
         now,
         at: facts.now.at,
         limited,
     }
+}
+
+/// When those that wait will have started. What jobs cost that wait is not known.
+fn done(
+    sidecar: &Sidecar,
+    limited: &Limited,
+    state: &KeyState,
+    waiting: u64,
+    now: Timestamp,
+) -> Option<Done> {
+    let Limited {
+        space,
+        key,
+        limits,
+        cost,
+        ..
+    } = limited;
+    if waiting == 0 || cost.rule.is_some() {
+        return None;
+    }
+    let runs = sidecar.settle.runs.of(*space, key);
+    let waiting = waiting.saturating_mul(cost.pays.get().into());
+    Done::of(state, limits, waiting, &runs, now)
 }
 
 /// What is shown of a queue's limits: the strictest of the file's and those set over HTTP. `None`:
@@ -317,10 +344,13 @@ pub(crate) async fn queue_view(
         cost,
         ..policy::of_queue(queue, limits)
     };
+    let (state, now) = &known;
+    let waiting =
+        facts.now.queue(queue).waiting() + siblings::held_by_siblings(sidecar, queue).await as u64;
     let mut view = LimitView {
         name: queue.to_owned(),
-        waiting: facts.now.queue(queue).waiting()
-            + siblings::held_by_siblings(sidecar, queue).await as u64,
+        done: done(sidecar, &limited, state, waiting, *now),
+        waiting,
         calls: (0, 0),
         hint: in_vain.then_some(shape::FILE_IS_STRICTER),
         ..view(sidecar, limited, known, facts).await

@@ -477,7 +477,9 @@ impl Asker<'_> {
             .filter(|one| !one.lets_start() || one.is_a_note());
         let notes = notes.map(|cause| cause.why().to_owned());
         let tried = self.tried(queue, applied, &facts);
-        put(&mut facts, "notes", notes.chain(tried).collect::<Vec<_>>());
+        let ends = applied.iter().filter_map(|one| one.view.ends());
+        let notes: Vec<_> = notes.chain(tried).chain(ends).collect();
+        put(&mut facts, "notes", notes);
         put(&mut facts, "cause", cause.name());
         Explanation {
             why: cause.why().to_owned(),

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 
 use ojs_throttle::config::Settings;
+use ojs_throttle::duration;
 
 use super::prelude::*;
 use super::shares::join_all;
@@ -418,5 +419,88 @@ pub async fn many_keys(ctx: Ctx) -> Judge {
         judge.spacing(&format!("k:{tenant}"), Duration::from_millis(250), 1);
         judge.concurrency(&format!("k:{tenant}"), 1);
     }
+    judge.all_well()
+}
+
+/// When what waits will have started is said within a fifth of the time, for twenty loads.
+pub async fn the_end_is_foretold(ctx: Ctx) -> Judge {
+    // By day a few of all kinds.
+    let (limits, jobs, runs) = pick(
+        ctx.seed * 7,
+        &[
+            ("rate = { limit = 20, period = '2s' }", 250, 10..50),
+            ("rate = { limit = 20, period = '10s' }", 130, 10..50),
+            ("rate = { limit = 100, period = '30s' }", 450, 10..50),
+            (
+                "rate = { limit = 10, period = '4s', window = 'fixed' }",
+                80,
+                10..50,
+            ),
+            ("rate = { limit = 300, period = '1m' }", 1_500, 10..50),
+            (
+                "rate = [{ limit = 5, period = '1s' }, { limit = 40, period = '20s' }]",
+                200,
+                10..50,
+            ),
+            ("throttle = { limit = 10, period = '1s' }", 250, 10..50),
+            ("throttle = { limit = 10, period = '1s' }", 1_000, 10..50),
+            ("throttle = { limit = 1, period = '2s' }", 25, 10..50),
+            (
+                "throttle = { limit = 20, period = '10s', burst = 5 }",
+                90,
+                10..50,
+            ),
+            ("concurrency = 1", 90, 200..300),
+            ("concurrency = 4", 200, 400..600),
+            ("concurrency = 4", 400, 100..900),
+            ("concurrency = 10", 300, 900..1_100),
+            ("concurrency = 10", 1_000, 50..400),
+            ("concurrency = 2", 120, 20..2_000),
+            (
+                "concurrency = 4\nrate = { limit = 60, period = '1m' }",
+                200,
+                100..300,
+            ),
+            (
+                "concurrency = 4\nthrottle = { limit = 4, period = '1s' }",
+                150,
+                900..1_100,
+            ),
+            (
+                "concurrency = 10\nrate = { limit = 500, period = '1m' }",
+                700,
+                100..300,
+            ),
+            (
+                "rate = { limit = 50, period = '5s' }\nthrottle = { limit = 100, period = '1s' }",
+                300,
+                10..50,
+            ),
+        ],
+    );
+    let w = ctx.limits(&format!("{GATED}{limits}")).start().await;
+    w.enqueue_all(jobs, |_| job()).await;
+    w.workers(4, Worker::js(10).queues(&["mail"]).runs(runs));
+    // Some have run, so that it is known how long they do.
+    w.pass(12_500).await;
+    // It is said while the limit refuses, which it does most of the time.
+    let mut told = Value::Null;
+    let mut asked = Instant::now();
+    for _ in 0..20 {
+        asked = Instant::now();
+        told = w.get("/ojs/v1/rate-limits/k").await;
+        if !told["waiting_done"].is_null() {
+            break;
+        }
+        w.pass(137).await;
+    }
+    let micros = |time: &Value| duration::moment(time.as_str().unwrap_or_default());
+    let done = micros(&told["waiting_done"]["at"]).zip(micros(&told["at"]));
+    let done = done.map(|(done, at)| Duration::from_micros(done - at));
+    let mut judge = w.judge_when_done(600).await;
+    let deliveries = judge.records.deliveries.iter();
+    let really = deliveries.map(|one| one.at).max().unwrap_or(asked) - asked;
+    let is_near = done.is_some_and(|done| done.abs_diff(really) <= really / 5);
+    judge.that(is_near, format!("{done:?} was said, and it was {really:?}"));
     judge.all_well()
 }
