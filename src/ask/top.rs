@@ -14,7 +14,7 @@ use crate::wire::ojs;
 /// Makes a terminal empty.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 const NAMES: &str = "\
-LIMIT                        BY              SLOTS        WINDOW WAITING  STARTS  REFUSED     NEXT     DONE";
+LIMIT                    BY              SLOTS      WINDOW WAITING STARTS REFUSED     NEXT     DONE";
 const QUEUES: &str = "\
 QUEUE                        BY                            DEPTH WAITING    HELD  REFUSED";
 
@@ -194,7 +194,7 @@ fn row_line(row: &Value) -> String {
     let next = time(text(cause, "next_start"));
     let done = time(text(&state["waiting_done"], "at"));
     format!(
-        "{:<28} {:<11} {:>9} {:>13} {:>7} {:>7} {:>8} {next:>8} {done:>8}",
+        "{:<24} {:<11} {:>9} {:>11} {:>7} {:>6} {:>7} {next:>8} {done:>8}",
         text(row, "name"),
         text(cause, "name"),
         of(slots, "active"),
