@@ -23,8 +23,8 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// What is known of `waiting` jobs that pay 1 each, before which nobody else starts. `None`: none wait; or something
-    /// else decides, for there is room now; or a pause or slots of unknown length do, and nobody knows.
+    /// What is known of `waiting` jobs that pay 1 each, before which nobody else starts, where this limit is what they wait
+    /// for. `None`: a pause decides, or slots of which it is not known how long they are taken.
     pub(crate) fn of(
         state: &KeyState,
         limits: &Limits,
@@ -32,9 +32,6 @@ impl Done {
         runs: &[Duration],
         now: Timestamp,
     ) -> Option<Done> {
-        if waiting == 0 || state.ask(limits, 1, now).is_ok() {
-            return None;
-        }
         let by_time = by_time(state, limits, waiting, now)?;
         let spread = by_time.since(now) / 10;
         let done = Done {

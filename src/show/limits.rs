@@ -294,7 +294,12 @@ fn done(
         cost,
         ..
     } = limited;
-    if waiting == 0 || cost.rule.is_some() {
+    // Where there was always room something else decides, such as how many workers ask.
+    let decides = || {
+        let lately = sidecar.metrics.refused_lately(&(*space, key.clone()));
+        lately || state.ask(limits, 1, now).is_err()
+    };
+    if waiting == 0 || cost.rule.is_some() || !decides() {
         return None;
     }
     let runs = sidecar.settle.runs.of(*space, key);

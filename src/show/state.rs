@@ -268,11 +268,12 @@ impl States {
         });
         let mut keys = self.0.keys(&base.keys, &mut now, question).await;
         let why = self.0.why(&now, question, &mut keys).await;
+        let queues = self.0.queues(&now, &keys);
         let state = State {
             at: duration::exactly(now.at.0),
             head: self.0.head(&now),
             keys,
-            queues: self.0.queues(&now),
+            queues,
             why,
             events: &EventsPart {
                 missed: events.missed,
@@ -364,8 +365,8 @@ impl Shared {
         }
     }
 
-    /// The queues that are worth a row, most pressed first.
-    fn queues(&self, now: &Snapshot) -> QueuesPart {
+    /// The queues that are worth a row, most pressed first. What holds back a key holds back the queues that it covers.
+    fn queues(&self, now: &Snapshot, keys: &KeysPart) -> QueuesPart {
         let sidecar = &*self.proxy.sidecar;
         let shown = now.queues.iter().filter(|(_, here)| here.is_shown());
         let row = |(queue, here): (&Arc<str>, &QueueNow)| QueueRow {
@@ -389,10 +390,22 @@ impl Shared {
         });
         rows.truncate(ROWS);
         let is_limit = |cause: &Cause| !cause.lets_start() || cause.is_shown();
+        let of_keys = |queue: &str| {
+            let mut of_keys = keys.rows.iter();
+            of_keys.find_map(|row| {
+                let key = Key::new(&row.name).ok()?;
+                let is_covered = now.live.policies.covered(&key).any(|of| of == queue);
+                row.cause.clone().filter(|_| is_covered)
+            })
+        };
         for row in &mut rows {
             let mut causes = why::of_queue(sidecar, now, &row.queue).into_iter();
             let cause = causes.find(is_limit);
-            row.cause = cause.as_ref().map(CausePart::from);
+            row.cause = match cause {
+                Some(cause) => Some(CausePart::from(&cause)),
+                None if row.waiting > 0 => of_keys(&row.queue),
+                None => None,
+            };
         }
         QueuesPart { total, rows }
     }

@@ -141,7 +141,8 @@ async fn inspection_has_the_shape_of_the_text_and_true_numbers() {
             "throttle",
             "unit",
             "waiting",
-            "waiting_count"
+            "waiting_count",
+            "waiting_done"
         ],
         "those of the text, and flat ones for the command line and the admin UI"
     );

@@ -194,6 +194,14 @@ impl Activity {
             .collect()
     }
 
+    /// Whether a start of this key was refused in the last minute.
+    pub(super) fn refused_lately(&self, key: &SpacedKey) -> bool {
+        let step = self.step();
+        let book = self.book.lock();
+        let recent = book.keys.get(key);
+        recent.is_some_and(|recent| recent.minute(step).refused > 0)
+    }
+
     /// How many enqueues into this queue were refused in the last minute.
     pub(super) fn rejected_lately(&self, queue: &str) -> u32 {
         let step = self.step();

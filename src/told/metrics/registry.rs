@@ -461,6 +461,11 @@ impl Metrics {
         self.0.activity.minutes()
     }
 
+    /// Whether a start of this key was refused in the last minute.
+    pub fn refused_lately(&self, key: &SpacedKey) -> bool {
+        self.0.activity.refused_lately(key)
+    }
+
     /// How many enqueues into this queue were refused in the last minute.
     pub fn rejected_lately(&self, queue: &str) -> u32 {
         self.0.activity.rejected_lately(queue)
