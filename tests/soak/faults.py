@@ -125,12 +125,7 @@ async def clock_behind(soak, sidecar):
 
 @kind("sidecar")
 async def descriptors(soak, sidecar):
-    try:
-        before = sidecar.few_descriptors(2)
-    except (OSError, TypeError):
-        return
-    await asyncio.sleep(some(soak, 1, 3))
-    sidecar.few_descriptors(before[0])
+    await sidecar.few_descriptors(2, some(soak, 1, 3))
 
 
 # ---- files ----

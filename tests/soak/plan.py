@@ -8,19 +8,19 @@ WEIGHTS = {"t0": 3}
 # One line for each queue: how many jobs come in a second, and what limits them. `by` is the value in `meta` whose keys
 # are limited each by itself; `closed` says that nothing starts while the store is lost.
 QUEUES = {
-    "free": {"a_second": 18},
+    "free": {"a_second": 22},
     "mail": {"a_second": 14, "rate": 36, "period": 2.0},
-    "crm": {"a_second": 18, "by": "tenant_id", "concurrency": 2, "max_depth": 150, "subqueues": True},
+    "crm": {"a_second": 18, "by": "tenant_id", "concurrency": 4, "max_depth": 150, "subqueues": True},
     "pay": {"a_second": 10, "interval": 0.05, "closed": True},
-    "model": {"a_second": 9, "rate": 240, "period": 2.0, "cost": "tokens", "fair": True},
-    "lim": {"a_second": 14, "concurrency": 4, "max_depth": 60, "whole": True},
+    "model": {"a_second": 5, "rate": 240, "period": 2.0, "cost": "tokens", "fair": True, "max_depth": 80},
+    "lim": {"a_second": 14, "concurrency": 6, "max_depth": 60, "whole": True},
     "hot": {"a_second": 14, "rate": 40, "period": 1.0, "reserved": True},
     "seen": {"a_second": 9, "concurrency": 1, "shadow": True},
     "api": {"a_second": 9, "calls": True},
 }
 CALLS = {"concurrency": 3, "rate": 24, "period": 1.0, "accounts": ["a0", "a1"]}
 # What the file says while it is the other one.
-OTHER = {"mail": {"rate": 24}, "lim": {"concurrency": 6}}
+OTHER = {"mail": {"rate": 24}, "lim": {"concurrency": 9}}
 
 
 def policy(name, q):

@@ -9,7 +9,9 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import plan
 from web import now
@@ -49,7 +51,7 @@ class Relay:
         if self.mode == "cut":
             return writer.transport.abort()
         try:
-            there, out = await asyncio.open_connection("127.0.0.1", self.target)
+            there, out = await asyncio.open_connection(*self.target)
         except OSError:
             return writer.transport.abort()
         pair = (writer, out)
@@ -90,7 +92,10 @@ class Relay:
 
 
 class Memory:
-    kinds, port, exists = (), None, False
+    kinds, port = (), None
+
+    def __init__(self, folder):
+        pass
 
     def url(self, port):
         return "memory:"
@@ -105,8 +110,23 @@ class Memory:
         pass
 
 
+class Given(Memory):
+    """A store that somebody else runs, by its URL: only the way to it is hurt."""
+
+    def __init__(self, url):
+        self.parts = urlsplit(url)
+        self.host, self.port = self.parts.hostname, self.parts.port or (5432 if "postgres" in url else 6379)
+
+    def url(self, port):
+        login, at, _ = self.parts.netloc.rpartition("@")
+        return self.parts._replace(netloc=f"{login}{at}127.0.0.1:{port}").geturl()
+
+    async def keys(self):
+        return -1
+
+
 class Redis:
-    kinds = ("kill", "stop", "wipe", "readonly", "full", "drop", "forget_scripts")
+    host, kinds = "127.0.0.1", ("kill", "stop", "wipe", "readonly", "full", "drop", "forget_scripts")
 
     def __init__(self, folder):
         self.folder, self.port, self.child = folder, free_port(), None
@@ -175,7 +195,7 @@ class Redis:
 
 
 class Postgres:
-    kinds = ("kill", "stop", "wipe", "readonly", "drop", "locked")
+    host, kinds = "127.0.0.1", ("kill", "stop", "wipe", "readonly", "drop", "locked")
 
     def __init__(self, folder):
         self.folder, self.port, self.child = f"{folder}/postgres", free_port(), None
@@ -296,8 +316,6 @@ class Sqlite:
 
     def ask(self, text, seconds=0.0):
         """Asks it in this thread; holds what it has locked for a while."""
-        import time
-
         try:
             with sqlite3.connect(f"{self.folder}/store", timeout=2) as db:
                 rows = db.execute(text).fetchall()
@@ -354,7 +372,7 @@ class Sidecar:
     async def wire(self, backend, vendor, store):
         targets = {"backend": backend, "vendor": vendor, **({"store": store.port} if store.port else {})}
         for name, port in targets.items():
-            self.relays[name] = Relay(port)
+            self.relays[name] = Relay((store.host if name == "store" else "127.0.0.1", port))
             await self.relays[name].start()
         self.store = store.url(self.relays["store"].port if store.port else None)
 
@@ -412,11 +430,12 @@ class Sidecar:
         except (OSError, IndexError):
             return None
 
-    def few_descriptors(self, more):
-        """Lets it have so many more than it has; gives what it could have before."""
-        before = resource.prlimit(self.child.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(self.child.pid, resource.RLIMIT_NOFILE, (self.sizes()[1] + more, before[1]))
-        return before
+    async def few_descriptors(self, more, seconds):
+        """For a while it may have only so many more than it has."""
+        pid, before = self.child.pid, resource.prlimit(self.child.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (self.sizes()[1] + more, before[1]))
+        await asyncio.sleep(seconds)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
 class Certificates:

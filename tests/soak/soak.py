@@ -14,7 +14,7 @@ from pathlib import Path
 
 import faults
 import judge
-from services import STORES, Certificates, Sidecar, free_port
+from services import STORES, Certificates, Given, Sidecar, free_port
 from web import Client, Cut, Record, now
 
 HERE = Path(__file__).parent
@@ -28,7 +28,7 @@ class Soak:
         self.folder, self.random = folder, random.Random(wanted.seed)
         self.record = Record(f"{folder}/soak.jsonl")
         self.certificates, self.pair = Certificates(folder), "one"
-        self.store = STORES[wanted.store](folder) if wanted.store != "memory" else STORES["memory"]()
+        self.store = Given(wanted.store) if "://" in wanted.store else STORES[wanted.store](folder)
         # Limits of memory are each sidecar's own, so there is one.
         count = 1 if wanted.store == "memory" else 3
         self.sidecars = [Sidecar(nth, folder, wanted.program, self.record) for nth in range(count)]
@@ -178,7 +178,7 @@ class Soak:
 def main():
     parse = argparse.ArgumentParser(prog="tests/soak.sh", description=__doc__)
     parse.add_argument("--minutes", type=float, default=1)
-    parse.add_argument("--store", default="redis", help="redis, postgres, sqlite or memory")
+    parse.add_argument("--store", default="redis", help="redis, postgres, sqlite, memory: or a URL")
     parse.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parse.add_argument("--program", required=True, help="default: built by cargo")
     parse.add_argument("--records", help="a new folder for records; default: a temporary one")
@@ -186,6 +186,8 @@ def main():
     parse.add_argument("--no-faults", action="store_true")
     wanted = parse.parse_args()
     wanted.store = wanted.store.rstrip(":")
+    if "://" not in wanted.store and wanted.store not in STORES:
+        parse.error(f"--store is one of {', '.join(STORES)}, or a URL")
     folder = wanted.records or tempfile.mkdtemp(prefix="soak-")
     os.makedirs(folder, exist_ok=True)
     os.chmod(folder, 0o755)

@@ -200,6 +200,8 @@ class Client:
                 writer.close()
             else:
                 self.idle.append((reader, writer, now()))
+                if len(self.idle) > 2:
+                    self.idle.pop(0)[1].close()
             return int(reply.first[1]), reply
         except (OSError, TimeoutError, Cut, asyncio.IncompleteReadError) as error:
             raise Cut(str(error)) from None

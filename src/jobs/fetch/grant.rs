@@ -288,7 +288,8 @@ impl Proxy {
                     go(&mut pick);
                     ours.push(pick);
                 }
-                Some(Word::Ours(since)) => {
+                // Past the deadline it may be of a claim that another one has made.
+                Some(Word::Ours(since)) if proven => {
                     go(&mut pick);
                     pick.proof = Proof::new(since, lasts(&pick, visibility));
                     ours.push(pick);
@@ -299,7 +300,7 @@ impl Proxy {
                     pick.doubt();
                     unheard.push(pick);
                 }
-                Some(Word::Gone) | None => {
+                Some(Word::Gone | Word::Ours(_)) | None => {
                     self.sidecar.lose(&pick.claimed).await;
                 }
             }

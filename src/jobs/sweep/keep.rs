@@ -183,13 +183,8 @@ async fn keep_claims(proxy: Proxy, (scope, extension): KeptAlike, claims: Vec<Cl
         jobs.iter().zip(words.iter().copied()),
     );
     for (claimed, word) in claims.iter().zip(words) {
-        let gone = match word {
-            Word::Ours(_) => false,
-            Word::Gone => true,
-            // For want of its word the claim counts until its deadline.
-            Word::None => hold.is_past_deadline(&claimed.job),
-        };
-        if gone {
+        // Without a word in time the claim is over at its deadline. A later word may be of the claim of another one.
+        if word == Word::Gone || hold.is_past_deadline(&claimed.job) {
             proxy.sidecar.lose(claimed).await;
         }
     }

@@ -381,3 +381,49 @@ fn a_single_sidecar_goes_on_with_the_whole() {
     let mut store = RedisServer::start();
     alone_it_goes_on_with_the_whole(&store.url(), || store.kill());
 }
+
+/// The claim of a held job lapses while its sidecar stands still, and a sibling claims the job. This backend accepts a
+/// heartbeat from anybody, so both could keep it; without the store nobody would say which of them may start it.
+#[test]
+fn a_job_whose_claim_lapsed_is_held_by_one_sidecar() {
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let one = "[[queue]]\nname = \"q\"\nconcurrency = 1\n";
+    let open = "on_store_error = \"open\"\n";
+    let sidecars = [(); 2].map(|()| patient(backend.addr, "100ms", &store.url(), open, one));
+    know_each_other(&sidecars, 1.0);
+    let [a, b] = sidecars.each_ref().map(|sidecar| sidecar.data);
+    let holds = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_held_jobs") > 0.5;
+    let lasts = |ms: u64| json!({ "visibility_timeout_ms": ms });
+    enqueue(backend.addr, "q", lasts(600_000));
+    assert_eq!(fetch(a, "q", 1, "out").jobs().len(), 1);
+    let job = enqueue(backend.addr, "q", lasts(3_000));
+    wait("the first one holds it", || {
+        fetch(a, "q", 1, "w");
+        holds(&sidecars[0])
+    });
+    sidecars[0].signal("STOP");
+    wait("its claim lapses, and the other one holds it", || {
+        fetch(b, "q", 1, "x");
+        holds(&sidecars[1])
+    });
+    sidecars[0].signal("CONT");
+    let kept = || backend.count(EventKind::Extended, &job);
+    let before = kept();
+    wait("the claim is kept", || kept() >= before + 3);
+    store.kill();
+    let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
+    wait("both know that the store is lost", || {
+        sidecars.iter().all(lost)
+    });
+    // Who holds it starts it now.
+    let mut went: Vec<String> = Vec::new();
+    wait("it starts", || {
+        went.extend(
+            [a, b]
+                .into_iter()
+                .flat_map(|at| fetch(at, "q", 1, "w").jobs()),
+        );
+        !went.is_empty()
+    });
+    assert_eq!(went, [job]);
+}
