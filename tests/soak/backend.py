@@ -31,7 +31,6 @@ class Backend:
         self.record = record
         self.jobs, self.queues, self.due, self.active = {}, {}, [], {}
         self.order, self.claims = itertools.count(), itertools.count(1)
-        self.paused = set()
 
     # ---- states ----
 
@@ -108,7 +107,7 @@ class Backend:
             raise Refused(400, "invalid_request", "The field 'queues' must name at least one queue.")
         lease = (sent.get("visibility_timeout_ms") or 30000) / 1000
         for name in names:
-            ready = self.queue(name)["ready"] if name not in self.paused else []
+            ready = self.queue(name)["ready"]
             while ready and len(jobs) < max(1, sent.get("count") or 1):
                 _, turn, id = heapq.heappop(ready)
                 job = self.jobs[id]
@@ -163,37 +162,20 @@ class Backend:
                 extended.append(id)
         return 200, {"state": "running", "directive": "continue", "jobs_extended": extended}
 
-    def cancel(self, id):
-        job = self.found(id)
-        if job["state"] in ENDED:
-            raise Refused(409, "conflict", "The job has ended.")
-        self.record.write("cancel", job=id, n=job["claim"])
-        self.move(job, "cancelled")
-        return 200, {"job": self.shown(job)}
-
     # ---- views ----
 
     def stats(self, name):
-        counts = self.queue(name)["counts"]
-        shown = {"name": name, "paused": name in self.paused, **counts}
-        return 200, {"queue": shown}
+        return 200, {"queue": {"name": name, "paused": False, **self.queue(name)["counts"]}}
 
     def admin_queue(self, name):
-        return {"name": name, "paused": name in self.paused, "counts": dict(self.queue(name)["counts"])}
-
-    def pause(self, name, verb):
-        (self.paused.add if verb == "pause" else self.paused.discard)(name)
-        return 200, {"queue": {"name": name, "paused": name in self.paused}}
-
-    def page(self, items, query):
-        page, size = int(query.get("page", 1)), min(100, int(query.get("per_page", 20)))
-        total = {"total": len(items), "page": page, "per_page": size}
-        return 200, {"items": items[(page - 1) * size : page * size], "pagination": total}
+        return {"name": name, "paused": False, "counts": dict(self.queue(name)["counts"])}
 
     def admin_jobs(self, query):
         jobs = self.active.values() if query.get("state") == "active" else self.jobs.values()
-        named = [job for job in jobs if query.get("queue", job["queue"]) == job["queue"]]
-        return self.page([self.shown(job) for job in named], query)
+        items = [self.shown(job) for job in jobs if query.get("queue", job["queue"]) == job["queue"]]
+        page, size = int(query.get("page", 1)), min(100, int(query.get("per_page", 20)))
+        total = {"total": len(items), "page": page, "per_page": size}
+        return 200, {"items": items[(page - 1) * size : page * size], "pagination": total}
 
     def left(self):
         ended = sum(queue["counts"][state] for queue in self.queues.values() for state in ENDED)
@@ -219,23 +201,12 @@ class Backend:
                 return getattr(self, name)(message.json())
             case ("GET", "ojs", "v1", "jobs", id):
                 return 200, {"job": self.shown(self.found(id))}
-            case ("DELETE", "ojs", "v1", "jobs", id):
-                return self.cancel(id)
-            case ("GET", "ojs", "v1", "queues"):
-                names = [{"name": name, "status": "active"} for name in self.queues]
-                return 200, {"queues": names, "pagination": {"total": len(names), "has_more": False}}
             case ("GET", "ojs", "v1", "queues", name, "stats"):
                 return self.stats(name)
-            case ("POST", "ojs", "v1", "queues", name, "pause" | "resume" as verb):
-                return self.pause(name, verb)
-            case ("GET", "ojs", "v1", "admin", "queues"):
-                return self.page([self.admin_queue(name) for name in self.queues], query)
             case ("GET", "ojs", "v1", "admin", "queues", name):
                 return 200, self.admin_queue(name)
             case ("GET", "ojs", "v1", "admin", "jobs"):
                 return self.admin_jobs(query)
-            case ("GET", "ojs", "v1", "admin", "jobs", id):
-                return 200, self.shown(self.found(id))
         raise Refused(404, "not_found", "There is no such route.")
 
     async def handle(self, message, writer):

@@ -11,6 +11,7 @@ import statistics
 import sys
 from collections import Counter, defaultdict
 
+import clients
 import picture
 import plan
 
@@ -94,7 +95,7 @@ class Records:
     def slack(self, t, sidecar=None):
         """How much earlier than it was seen something may have been granted."""
         # Each process passes things on by itself, so what they are late adds up.
-        late = sum(span[2] for span in self.late.within(t - 0.6, t + 0.02))
+        late = sum(span[2] for span in self.late.within(t - 0.6, t + 0.1))
         stopped = [s for s in self.stops.within(t - 1.0 - late, t) if sidecar is None or s[2] == sidecar]
         return NEAR + late + sum(end - start for start, end, _ in stopped)
 
@@ -156,7 +157,6 @@ def jobs(r, table):
     doubt = {e["job"] for e in r.by["enq"] if e["st"] not in (201, 429, 503)}
     liars = [job for job, e in last.items() if e["st"] == 429 and job in stored and job not in doubt]
     table.line("429 for a job that was stored", len(liars), not liars, some(liars))
-    # A job whose retries were answered 409 is there already.
     return stored
 
 
@@ -174,7 +174,7 @@ class Limit:
         self.name, self.limit = name, limit
         self.worst, self.covered, self.uncovered = 0.0, 0, []
 
-    def saw(self, at, amount, limit, allowed, why):
+    def saw(self, at, amount, limit, allowed):
         self.worst = max(self.worst, amount / limit)
         if amount > allowed:
             self.uncovered.append((at, amount, allowed))
@@ -187,7 +187,10 @@ class Exceptions:
 
     def __init__(self, r):
         self.r = r
-        self.changes = [(e["t"], e["other"]) for e in r.by["limits"]]
+        on = [e["t"] for e in r.by["limits"] if e["other"]]
+        off = [e["t"] for e in r.by["limits"] if not e["other"]]
+        # A file is read within some seconds, by one that stands still later.
+        self.other = Spans((start, end + 12) for start, end in zip(on, [*off, r.over]))
         self.forgets = r.of(FORGETS, HEALS)
         self.unreachable = r.of(UNREACHABLE, HEALS)
         self.ends = r.of(ENDS, HEALS)
@@ -195,16 +198,10 @@ class Exceptions:
         self.late = Spans(s for s in r.late.spans if s[2] > 0.8)
 
     def limit(self, queue, name, start, end):
-        """The largest number that was in force: a file is read within some seconds."""
-        q = self.r.plan["QUEUES"].get(queue, {})
-        numbers = [q.get(name)]
-        other = self.r.plan["OTHER"].get(queue, {}).get(name)
-        on = [t for t, other in self.changes if other]
-        off = [t for t, other in self.changes if not other]
-        if other and other > numbers[0]:
-            if any(t <= end and all(t > o or o + 12 > start for o in off[i : i + 1]) for i, t in enumerate(on)):
-                numbers.append(other)
-        return max(numbers)
+        """The largest number that was in force."""
+        own = (self.r.plan["QUEUES"].get(queue) or self.r.plan["CALLS"])[name]
+        other = self.r.plan["OTHER"].get(queue, {}).get(name, 0)
+        return max(own, other) if self.other.within(start, end) else own
 
     def times(self, q, start, end, slots):
         """How many times its limit a key may have: once, and once more for each exception (37, 38, 41)."""
@@ -229,16 +226,16 @@ def windows(r, x, limits):
         earliest = [t - r.slack(t, s) for t, _, s in starts]
         if "rate" in q:
             limit = Limit(f"{queue}: {q['rate']} in {q['period']:g} s", q["rate"])
-            window(r, x, queue, q, q["period"], starts, earliest, limit)
+            window(x, queue, q, q["period"], starts, earliest, limit)
         else:
             # So many as three seconds allow, and one more, less 5 ms.
             period = 3.0 - 0.005
             limit = Limit(f"{queue}: one each {q['interval'] * 1000:g} ms", 3.0 / q["interval"])
-            window(r, x, queue, {**q, "rate": round(3.0 / q["interval"]), "period": 3.0}, period, starts, earliest, limit)
+            window(x, queue, {**q, "rate": round(3.0 / q["interval"]), "period": 3.0}, period, starts, earliest, limit)
         limits.append(limit)
 
 
-def window(r, x, queue, q, period, starts, earliest, limit, name="rate"):
+def window(x, queue, q, period, starts, earliest, limit):
     """The most that surely lies within one period: all starts from one that cannot be earlier than the last less it."""
     first, total = 0, 0
     for n, (t, cost, _) in enumerate(starts):
@@ -247,8 +244,8 @@ def window(r, x, queue, q, period, starts, earliest, limit, name="rate"):
         while first < n and min(earliest[first], starts[first][0]) <= t - period:
             total -= starts[first][1]
             first += 1
-        most = max(q[name], x.limit(queue, name, t - period, t) or 0) if "OTHER" in r.plan else q[name]
-        limit.saw(t, total, most, most * x.times(q, t - period, t, False), "")
+        most = x.limit(queue, "rate", t - period, t) if "interval" not in q else q["rate"]
+        limit.saw(t, total, most, most * x.times(q, t - period, t, False))
 
 
 def slots(r, x, limits):
@@ -269,15 +266,14 @@ def slots(r, x, limits):
 
 def sweep(x, queue, q, spans, limit):
     steps = sorted([(end, -1) for _, end in spans] + [(start, 1) for start, _ in spans])
-    out, grown = 0, [start for start, _ in spans]
+    out = 0
     for t, step in steps:
         out += step
         if step > 0:
             # A slot of a smaller or forgotten time lasts as long as its job.
             since = t - 2 * plan.VISIBILITY
-            most = x.limit(queue, "concurrency", since, t) or q["concurrency"]
-            limit.saw(t, out, most, most * x.times(q, since if out > most else t, t, True), "")
-    return grown
+            most = x.limit(queue, "concurrency", since, t)
+            limit.saw(t, out, most, most * x.times(q, since, t, True))
 
 
 def calls(r, x, limits):
@@ -289,7 +285,7 @@ def calls(r, x, limits):
         sweep(x, "vendor", c, seen, at_once)
         starts = [(t, 1, None) for t, _ in seen]
         earliest = [t - r.slack(t) for t, _ in seen]
-        window(r, x, "vendor", c, c["period"], starts, earliest, rate)
+        window(x, "vendor", c, c["period"], starts, earliest, rate)
     limits += [at_once, rate]
 
 
@@ -343,7 +339,7 @@ def bounds(r, lines, table):
             if excess > 0:
                 covered += 1
             # Each sidecar counts for itself while the store is away, and what a fallen one held is missing (5, 4).
-            if excess > (2 * q["max_depth"] if disturbed.within(t - HEALS, t) else BOUND):
+            if excess > (q["max_depth"] if disturbed.within(t - HEALS, t) else BOUND):
                 over.append(f"{queue} {excess} over {q['max_depth']}")
     table.line("a queue's bound passed by at most", worst, True, f"{covered} times, as the manual says")
     table.line("a queue's bound passed beyond an exception", len(over), not over, some(over))
@@ -437,8 +433,6 @@ def merged(spans):
 
 def asking(r):
     """By queue, when a worker asked or had just asked."""
-    import clients
-
     spans = defaultdict(list)
     for e in r.by["fetch"]:
         if e["st"] == 200:
@@ -460,7 +454,7 @@ def sizes(r, table):
     longest = max(lived.values(), key=len, default=[])
     third = len(longest) // 3
     if third < 4:
-        return table.line("memory", "too short")
+        return table.line("memory", "too short to say")
     parts = [longest[:third], longest[third : 2 * third], longest[2 * third :]]
     for what, name in (("memory of one process, MiB", "kib"), ("its descriptors", "fds"), ("keys of the store", "keys")):
         medians = [statistics.median(e[name] for e in part) for part in parts]
@@ -470,8 +464,8 @@ def sizes(r, table):
         most = medians[1] * (GROWTH if whole >= 900 else 1.25) + {"kib": 0, "fds": 60, "keys": 150}[name]
         good = medians[2] <= most
         table.line(what, " ".join(shown), good, f"thirds of {whole / 60:.1f} minutes")
-    least = min((e["fds"] for e in longest), default=0)
-    table.line("its descriptors, least and most", f"{least} {max(e['fds'] for e in longest)}")
+    fds = [e["fds"] for e in longest]
+    table.line("its descriptors, least and most", f"{min(fds)} {max(fds)}")
 
 
 def main(folder):

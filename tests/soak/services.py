@@ -326,7 +326,7 @@ class Sqlite:
             return []
 
     async def keys(self):
-        tables = await asyncio.to_thread(self.ask, "select name from sqlite_master where type = 'table'")
+        tables = await asyncio.to_thread(self.ask, "select name from sqlite_master where type = 'table' and name <> 'news'")
         counts = [await asyncio.to_thread(self.ask, f'select count(*) from "{name}"') for (name,) in tables]
         return sum(rows[0][0] for rows in counts if rows) if tables else -1
 
@@ -349,7 +349,7 @@ class Sqlite:
 
     def end(self):
         if self.is_small:
-            subprocess.run(["umount", self.folder])
+            subprocess.run(["umount", "-l", self.folder])
 
 
 STORES = {"memory": Memory, "redis": Redis, "postgres": Postgres, "sqlite": Sqlite}

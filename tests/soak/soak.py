@@ -71,7 +71,8 @@ class Soak:
             sidecar.start()
         await self.ready()
         await self.child("clients", self.seed, json.dumps([s.ports() for s in self.sidecars]))
-        watch = [asyncio.create_task(task) for task in (self.record.keep(), self.measure(), self.look())]
+        watches = [self.record.keep(), self.measure(), self.look(), *(self.control(s) for s in self.sidecars)]
+        watch = [asyncio.create_task(task) for task in watches]
         self.record.write("begun", minutes=self.minutes, seed=self.seed)
         await self.hurt(now() + self.minutes * 60)
         self.tell("clients", do="stop")
@@ -127,6 +128,19 @@ class Soak:
             for sidecar in self.sidecars:
                 sidecar.watch()
             await asyncio.sleep(0.25)
+
+    async def control(self, sidecar):
+        """Writes down how late a sidecar answers what asks nothing of it: as late may be all that it does."""
+        client = Client(sidecar.admin)
+        while True:
+            await asyncio.sleep(0.1)
+            sent = now()
+            try:
+                await client.call("GET", "/livez", timeout=5)
+            except Cut:
+                continue
+            if (late := now() - sent) > 0.02:
+                self.record.write("late", ms=round(late * 1000), of=sidecar.nth)
 
     async def measure(self):
         keys = -1
@@ -194,6 +208,8 @@ def main():
     print(f"soak: {wanted.minutes:g} minutes, store {wanted.store}, seed {wanted.seed}, records in {folder}", flush=True)
     judge.write_plan(folder, wanted.store)
     soak = Soak(folder, wanted)
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, lambda *_: sys.exit(1))
     try:
         asyncio.run(soak.run())
     except BaseException:

@@ -387,7 +387,8 @@ fn a_single_sidecar_goes_on_with_the_whole() {
 #[test]
 fn a_job_whose_claim_lapsed_is_held_by_one_sidecar() {
     let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
-    let one = "[[queue]]\nname = \"q\"\nconcurrency = 1\n";
+    // A key that jobs make: the queue itself is never shut, and what waits is held.
+    let one = "[[policy]]\nname = \"one\"\nkey = \"one:{type}\"\nconcurrency = 1\n";
     let open = "on_store_error = \"open\"\n";
     let sidecars = [(); 2].map(|()| patient(backend.addr, "100ms", &store.url(), open, one));
     know_each_other(&sidecars, 1.0);
