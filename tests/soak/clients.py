@@ -23,7 +23,7 @@ MENUS = [
     ["model", "pay", "crm"],
 ]
 # How many of a thousand jobs are done in each way, the others at once.
-MANNERS = {"slow": 4, "hang": 2, "die": 1, "fail": 20}
+MANNERS = {"slow": 4, "long": 25, "hang": 2, "die": 1, "fail": 20}
 
 
 def uuid7(random):
@@ -178,6 +178,8 @@ class Worker:
             match manner:
                 case "slow":
                     await asyncio.sleep(random.uniform(6, 10))
+                case "long":
+                    await asyncio.sleep(random.uniform(2, 5))
                 case "hang":
                     self.silent.add(id)
                     await asyncio.sleep(plan.VISIBILITY * 2)

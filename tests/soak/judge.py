@@ -21,7 +21,8 @@ UNREACHABLE = {
     "store_kill", "store_stop", "store_readonly", "store_full", "store_locked", "store_drop", "store_cut_off",
     "store_cut_off_for_all", "store_far_away", "store_hung", "store_torn",
 }  # fmt: skip
-ENDS = {"kill", "kill_two", "term", "clock_ahead", "clock_behind", "stop_longer_than_a_lease", "stop_shortly"}
+ENDS = {"kill", "kill_two", "term", "clock_ahead", "clock_behind"}
+STOPS = {"stop_longer_than_a_lease", "stop_shortly"}
 # How long after a fault of the store it may still show: it is found again, and nothing starts for 2 s when it is empty.
 HEALS = 5.0
 # What lies between a grant and its receipt on a machine where nothing is late.
@@ -63,13 +64,14 @@ class Records:
                 for line in file:
                     entry = json.loads(line)
                     if entry["e"] == "late":
-                        entry["who"] = name
+                        entry.setdefault("who", name)
                     self.by[entry["e"]].append(entry)
         self.begun = self.by["begun"][0]["t"]
         self.over = self.by["over"][0]["t"] if self.by["over"] else self.by["late"][-1]["t"]
         self.faults = self.by["fault"]
-        self.late = Spans((e["t"] - e["ms"] / 1000 - 0.05, e["t"], e["ms"] / 1000) for e in self.by["late"])
-        self.stops = Spans((f["t"], f["end"], s) for f in self.faults if f["kind"].startswith("stop_") for s in f["on"])
+        late = ((e["t"] - e["ms"] / 1000 - 0.05, e["t"], e["ms"] / 1000, e["who"]) for e in self.by["late"])
+        self.late = Spans(late)
+        self.stops = Spans((f["t"], f["end"], s) for f in self.faults if f["kind"] in STOPS for s in f["on"])
         self.join()
 
     def of(self, kinds, after=0.0):
@@ -94,8 +96,13 @@ class Records:
 
     def slack(self, t, sidecar=None):
         """How much earlier than it was seen something may have been granted."""
-        # Each process passes things on by itself, so what they are late adds up.
-        late = sum(span[2] for span in self.late.within(t - 0.6, t + 0.1))
+        # Each passes things on by itself, so what they are late adds up.
+        late = Counter()
+        for _, _, seconds, who in self.late.within(t - 0.6, t + 0.1):
+            if sidecar is None or who in ("soak", "clients", f"sidecar {sidecar}", f"store of {sidecar}"):
+                late[who] = max(late[who], seconds)
+        # It takes two rounds of its loop until a client has read what came.
+        late = sum(late.values()) + late["clients"]
         stopped = [s for s in self.stops.within(t - 1.0 - late, t) if sidecar is None or s[2] == sidecar]
         return NEAR + late + sum(end - start for start, end, _ in stopped)
 
@@ -194,6 +201,12 @@ class Exceptions:
         self.forgets = r.of(FORGETS, HEALS)
         self.unreachable = r.of(UNREACHABLE, HEALS)
         self.ends = r.of(ENDS, HEALS)
+        self.deaf = Spans((f["t"], f["end"]) for f in r.faults if f["kind"].startswith("backend_"))
+        by = defaultdict(list)
+        for f in r.faults:
+            for s in f["on"] if f["kind"] in ENDS else ():
+                by[s].append((f["t"], f["end"]))
+        self.ends_of = defaultdict(lambda: Spans([]), {s: Spans(spans) for s, spans in by.items()})
         # A process that is late for a second may take the store for lost, as the store's own timeout says.
         self.late = Spans(s for s in r.late.spans if s[2] > 0.8)
 
@@ -203,18 +216,27 @@ class Exceptions:
         other = self.r.plan["OTHER"].get(queue, {}).get(name, 0)
         return max(own, other) if self.other.within(start, end) else own
 
-    def times(self, q, start, end, slots):
-        """How many times its limit a key may have: once, and once more for each exception (37, 38, 41)."""
-        period = q.get("period", 1.0)
-        lost = len(self.forgets.within(start - period, end))
-        away = self.unreachable.within(start - period, end) or self.late.within(start - period - HEALS, end)
+    def is_away(self, q, start, end):
+        """Whether a sidecar may have gone on without the store, with `share` (41)."""
+        away = self.unreachable.within(start, end) or self.late.within(start - HEALS, end)
+        return bool(away) and not q.get("closed")
+
+    def times(self, q, period, t):
+        """How many times its limit may have started in a period: once, and once more for each exception (37, 38, 41)."""
+        lost = len(self.forgets.within(t - period, t))
         if self.r.plan["store"] == "memory":
-            # Windows start empty (the table of events); running jobs are known from the backend (3, 4).
-            lost += len(self.ends.within(start - period, end))
-        elif slots:
-            # Slots are put back, unless who had them ended meanwhile (37).
-            lost = min(lost, len(self.ends.within(start - HEALS, end)))
-        return 1 + lost + (1 if away and not q.get("closed") else 0)
+            # A restart: windows start empty (the table of events).
+            lost += len(self.ends.within(t - period, t))
+        return 1 + lost + self.is_away(q, t - period, t)
+
+    def is_forgotten(self, start, end, sidecar):
+        """Whether nobody may know of a job that is out: the store was emptied, and its sidecar had ended (37)."""
+        ended = [span[0] for span in self.ends_of[sidecar].within(start, end)]
+        if self.r.plan["store"] == "memory":
+            # What runs is read from the backend, if that answers (3, 4).
+            return any(self.deaf.within(t, t + HEALS) for t in ended)
+        wiped = self.forgets.within(start, end)
+        return any(t <= wipe[1] for t in ended for wipe in wiped)
 
 
 def windows(r, x, limits):
@@ -245,7 +267,7 @@ def window(x, queue, q, period, starts, earliest, limit):
             total -= starts[first][1]
             first += 1
         most = x.limit(queue, "rate", t - period, t) if "interval" not in q else q["rate"]
-        limit.saw(t, total, most, most * x.times(q, t - period, t, False))
+        limit.saw(t, total, most, most * x.times(q, period, t))
 
 
 def slots(r, x, limits):
@@ -258,22 +280,20 @@ def slots(r, x, limits):
         for e in r.got:
             made = r.made[e["job"]]
             if made["q"] == queue and e["over"] > e["t"]:
-                by_key[made["k"]].append((e["t"], e["over"]))
+                by_key[made["k"]].append((e["t"], e["over"], e["s"]))
         for spans in by_key.values():
             sweep(x, queue, q, spans, limit)
         limits.append(limit)
 
 
 def sweep(x, queue, q, spans, limit):
-    steps = sorted([(end, -1) for _, end in spans] + [(start, 1) for start, _ in spans])
-    out = 0
-    for t, step in steps:
-        out += step
-        if step > 0:
-            # A slot of a smaller or forgotten time lasts as long as its job.
-            since = t - 2 * plan.VISIBILITY
-            most = x.limit(queue, "concurrency", since, t)
-            limit.saw(t, out, most, most * x.times(q, since, t, True))
+    out = []
+    for start, end, sidecar in sorted(spans):
+        out = [span for span in out if span[1] > start] + [(start, end, sidecar)]
+        most = x.limit(queue, "concurrency", out[0][0], start)
+        forgotten = sum(x.is_forgotten(began, start, by) for began, _, by in out)
+        away = most * x.is_away(q, out[0][0], start)
+        limit.saw(start, len(out), most, most + away + forgotten)
 
 
 def calls(r, x, limits):
@@ -282,7 +302,7 @@ def calls(r, x, limits):
     at_once, rate = Limit(f"calls: {c['concurrency']} at once", c["concurrency"]), Limit(f"calls: {c['rate']} a second", c["rate"])
     for account in c["accounts"]:
         seen = sorted((e["t"], e["end"]) for e in r.by["call"] if e["account"] == account)
-        sweep(x, "vendor", c, seen, at_once)
+        sweep(x, "vendor", c, [(t, end, None) for t, end in seen], at_once)
         starts = [(t, 1, None) for t, _ in seen]
         earliest = [t - r.slack(t) for t, _ in seen]
         window(x, "vendor", c, c["period"], starts, earliest, rate)
@@ -318,7 +338,7 @@ def timeline(r, stored):
 
 
 def bounds(r, lines, table):
-    over, worst, covered, disturbed = [], 0, 0, r.of(UNREACHABLE | FORGETS | ENDS | {"other_limits"}, HEALS)
+    over, worst, covered, disturbed = [], 0, 0, r.of(UNREACHABLE | FORGETS | ENDS | STOPS, HEALS)
     for queue, q in r.plan["QUEUES"].items():
         if "max_depth" not in q:
             continue

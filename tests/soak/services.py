@@ -40,9 +40,9 @@ free_port.given = set()
 class Relay:
     """Passes bytes between a sidecar and what it talks to, until it is told to do that badly."""
 
-    def __init__(self, target):
+    def __init__(self, target, answered=lambda seconds: None):
         self.target, self.port, self.mode, self.delay = target, free_port(), None, 0.0
-        self.pairs = set()
+        self.pairs, self.answered = set(), answered
 
     async def start(self):
         await asyncio.start_server(self.serve, "127.0.0.1", self.port, limit=1 << 18)
@@ -56,17 +56,23 @@ class Relay:
             return writer.transport.abort()
         pair = (writer, out)
         self.pairs.add(pair)
+        # Since when there is a question without an answer.
+        asked = []
         try:
-            await asyncio.gather(self.pump(reader, out), self.pump(there, writer))
+            await asyncio.gather(
+                self.pump(reader, out, lambda: asked.append(now())),
+                self.pump(there, writer, lambda: asked and (self.answered(now() - asked[0]), asked.clear())),
+            )
         except asyncio.CancelledError:
             pass
         self.pairs.discard(pair)
         for end in pair:
             end.transport.abort()
 
-    async def pump(self, reader, writer):
+    async def pump(self, reader, writer, note):
         try:
             while data := await reader.read(1 << 16):
+                note()
                 if self.mode == "slow":
                     await asyncio.sleep(self.delay)
                 while self.mode == "hung":
@@ -304,7 +310,7 @@ class Sqlite:
     def __init__(self, folder):
         self.folder, self.port = f"{folder}/sqlite", None
         os.makedirs(self.folder)
-        small = ["mount", "-t", "tmpfs", "-o", "size=24m", "none", self.folder]
+        small = ["mount", "-t", "tmpfs", "-o", "size=96m", "none", self.folder]
         self.is_small = os.getuid() == 0 and subprocess.run(small, stderr=subprocess.DEVNULL).returncode == 0
         self.kinds = ("wipe", "locked", *(["full"] if self.is_small else []))
 
@@ -339,11 +345,12 @@ class Sqlite:
 
     async def full(self, seconds):
         with open(f"{self.folder}/filler", "wb", buffering=0) as filler:
-            try:
-                while True:
-                    filler.write(b"x" * 4096)
-            except OSError:
-                pass
+            for size in (1 << 20, 4096):
+                try:
+                    while filler.write(bytes(size)):
+                        pass
+                except OSError:
+                    pass
         await asyncio.sleep(seconds)
         os.unlink(f"{self.folder}/filler")
 
@@ -372,9 +379,16 @@ class Sidecar:
     async def wire(self, backend, vendor, store):
         targets = {"backend": backend, "vendor": vendor, **({"store": store.port} if store.port else {})}
         for name, port in targets.items():
-            self.relays[name] = Relay((store.host if name == "store" else "127.0.0.1", port))
-            await self.relays[name].start()
+            is_store = name == "store"
+            relay = Relay((store.host, port), self.store_took) if is_store else Relay(("127.0.0.1", port))
+            self.relays[name] = relay
+            await relay.start()
         self.store = store.url(self.relays["store"].port if store.port else None)
+
+    def store_took(self, seconds):
+        """What the store granted is so late at the sidecar."""
+        if seconds > 0.03:
+            self.record.write("late", ms=round(seconds * 1000), who=f"store of {self.nth}")
 
     def ports(self):
         return {

@@ -140,7 +140,7 @@ class Soak:
             except Cut:
                 continue
             if (late := now() - sent) > 0.02:
-                self.record.write("late", ms=round(late * 1000), of=sidecar.nth)
+                self.record.write("late", ms=round(late * 1000), who=f"sidecar {sidecar.nth}")
 
     async def measure(self):
         keys = -1

@@ -388,23 +388,27 @@ fn a_single_sidecar_goes_on_with_the_whole() {
 fn a_job_whose_claim_lapsed_is_held_by_one_sidecar() {
     let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
     // A key that jobs make: the queue itself is never shut, and what waits is held.
-    let one = "[[policy]]\nname = \"one\"\nkey = \"one:{type}\"\nconcurrency = 1\n";
+    let one = "[[policy]]\nname = \"one\"\nkey = \"one:{type}\"\nconcurrency = 1\n\
+        [hold]\nidle = \"1h\"\n";
     let open = "on_store_error = \"open\"\n";
     let sidecars = [(); 2].map(|()| patient(backend.addr, "100ms", &store.url(), open, one));
     know_each_other(&sidecars, 1.0);
     let [a, b] = sidecars.each_ref().map(|sidecar| sidecar.data);
     let holds = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_held_jobs") > 0.5;
-    let lasts = |ms: u64| json!({ "visibility_timeout_ms": ms });
-    enqueue(backend.addr, "q", lasts(600_000));
-    assert_eq!(fetch(a, "q", 1, "out").jobs().len(), 1);
-    let job = enqueue(backend.addr, "q", lasts(3_000));
+    let fetch_for = |at: SocketAddr, ms: u64| {
+        let body = json!({"queues": ["q"], "worker_id": "w", "visibility_timeout_ms": ms});
+        ask(at, "POST", "/ojs/v1/workers/fetch", &body.to_string()).jobs()
+    };
+    enqueue(backend.addr, "q", json!({}));
+    assert_eq!(fetch_for(a, 600_000).len(), 1);
+    let job = enqueue(backend.addr, "q", json!({}));
     wait("the first one holds it", || {
-        fetch(a, "q", 1, "w");
+        fetch_for(a, 3_000);
         holds(&sidecars[0])
     });
     sidecars[0].signal("STOP");
     wait("its claim lapses, and the other one holds it", || {
-        fetch(b, "q", 1, "x");
+        fetch_for(b, 3_000);
         holds(&sidecars[1])
     });
     sidecars[0].signal("CONT");
@@ -419,11 +423,7 @@ fn a_job_whose_claim_lapsed_is_held_by_one_sidecar() {
     // Who holds it starts it now.
     let mut went: Vec<String> = Vec::new();
     wait("it starts", || {
-        went.extend(
-            [a, b]
-                .into_iter()
-                .flat_map(|at| fetch(at, "q", 1, "w").jobs()),
-        );
+        went.extend([a, b].into_iter().flat_map(|at| fetch_for(at, 3_000)));
         !went.is_empty()
     });
     assert_eq!(went, [job]);
