@@ -130,6 +130,7 @@ crate::scenarios! {
     crossings::requeue_reply_lost_and_claimed_again: 6;
     crossings::said_by_a_worker_that_lost_its_job: 12;
     crossings::nack_repeated_when_another_has_the_job: 4;
+    crossings::ack_in_the_words_of_an_earlier_run: 4;
     crossings::more_that_hangs: 4;
     crossings::two_ends_of_a_held_job: 6;
     crossings::failed_end_of_a_job_in_hand: 4;

@@ -62,7 +62,12 @@ pub(crate) async fn settle(
     // request back at once. It would trade that for a job that runs twice, so the request keeps its place until it ends.
     match to_the_end(&sidecar.tasks.settling, work).await {
         (Ok(Settled::Answered(reply)), request) => answer(reply, request),
-        (Ok(Settled::WithAnother), _) => refuse(&parts, with_another()),
+        (Ok(Settled::WithAnother), mut request) => {
+            // Workers say no name, so it may be that other one who asks. Told so once, it is believed the next time: else
+            // its job would run again and again.
+            request.sent();
+            refuse(&parts, with_another())
+        }
         (Err(error), _) => refuse(&parts, Fault::backend(&error)),
     }
 }

@@ -512,3 +512,28 @@ pub async fn nack_repeated_when_another_has_the_job(ctx: Ctx) -> Judge {
     judge.that(ended == 200, format!("the second worker's ACK got {ended}"));
     judge.settled()
 }
+
+/// An ACK hangs until its claim has lapsed, and its worker hangs up. The next worker says the same in the same words, and
+/// may be taken for the first one: once, and not each time.
+pub async fn ack_in_the_words_of_an_earlier_run(ctx: Ctx) -> Judge {
+    let w = ctx.world().lax(Lax::redis()).limits(TWO).start().await;
+    let id = w.enqueue(job()).await;
+    let path = "/ojs/v1/workers/ack";
+    let ack = json!({ "job_id": id });
+    let hands = ["one", "two", "three"].map(|name| w.hands(name).visibility(3_000));
+    hands[0].get("mail", 1).await;
+    let hangs = Fault::Slow(Duration::from_millis(3_700 + ctx.seed * 13));
+    w.backend.next(Op::Ack, 1, hangs);
+    let hung = timeout(Duration::from_millis(40), hands[0].client.post(path, &ack)).await;
+    assert!(hung.is_err());
+    let mut told = Vec::new();
+    for one in &hands[1..] {
+        w.pass(4_500).await;
+        one.get("mail", 1).await;
+        let reply = one.client.post(path, &ack).await;
+        told.push(reply.map_or(0, |reply| reply.status));
+    }
+    let mut judge = w.judge().await;
+    judge.equal("the last ACK got", told.last(), Some(&200));
+    judge
+}

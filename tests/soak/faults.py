@@ -70,6 +70,8 @@ async def again(soak, sidecar, ahead=0):
     soak.record.write("exit", s=sidecar.nth, code=code)
     await asyncio.sleep(some(soak, 0.1, 1.5))
     sidecar.start(ahead)
+    # It has read its file before the next fault may tear that.
+    await sidecar.answers(10)
 
 
 @kind("mortal")

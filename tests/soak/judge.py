@@ -338,7 +338,8 @@ def timeline(r, stored):
 
 
 def bounds(r, lines, table):
-    over, worst, covered, disturbed = [], 0, 0, r.of(UNREACHABLE | FORGETS | ENDS | STOPS, HEALS)
+    silent = {f["kind"] for f in r.faults if f["kind"].startswith("backend_")}
+    over, worst, covered, disturbed = [], 0, 0, r.of(UNREACHABLE | FORGETS | ENDS | STOPS | silent, HEALS)
     for queue, q in r.plan["QUEUES"].items():
         if "max_depth" not in q:
             continue
@@ -358,7 +359,8 @@ def bounds(r, lines, table):
             worst = max(worst, excess)
             if excess > 0:
                 covered += 1
-            # Each sidecar counts for itself while the store is away, and what a fallen one held is missing (5, 4).
+            # Each sidecar counts for itself while the store is away or the backend says no number, and what a fallen one
+            # held is missing (5, 4 of "How exact a queue's bound is").
             if excess > (q["max_depth"] if disturbed.within(t - HEALS, t) else BOUND):
                 over.append(f"{queue} {excess} over {q['max_depth']}")
     table.line("a queue's bound passed by at most", worst, True, f"{covered} times, as the manual says")

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import plan
-from web import now
+from web import Client, Cut, now
 
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 
@@ -428,6 +428,15 @@ class Sidecar:
                 self.child.kill()
             await asyncio.sleep(0.02)
         return self.child.returncode
+
+    async def answers(self, seconds):
+        """Waits until it answers, for so long."""
+        client, until = Client(self.admin), now() + seconds
+        while now() < until and self.child.poll() is None:
+            try:
+                return await client.call("GET", "/livez", timeout=1)
+            except Cut:
+                await asyncio.sleep(0.05)
 
     def watch(self):
         """Whether it ended though nobody told it to; then it is started again."""
