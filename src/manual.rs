@@ -21,7 +21,7 @@ macro_rules! chapters {
 /// All chapters, in the order in which somebody new would read them.
 pub const CHAPTERS: &[Chapter] = chapters![
     "start" "limits" "introduce" "cost" "egress" "subqueues" "backpressure" "producers" "workers" "deploy" "fleet" "operate" "page"
-    "incidents" "how-it-works" "promises" "tested" "faults" "security" "config" "http" "errors" "log" "metrics" "event-stream" "backends"
+    "incidents" "how-it-works" "promises" "tested" "faults" "compare" "security" "config" "http" "errors" "log" "metrics" "event-stream" "backends"
     "glossary"
 ];
 

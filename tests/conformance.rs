@@ -1,5 +1,5 @@
 //! The official OJS conformance cases, judged by the rules of the official runner.
 
 mod judge;
-mod on_official;
-mod runner;
+pub mod on_official;
+pub mod runner;

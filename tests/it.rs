@@ -19,6 +19,7 @@ mod demo;
 mod docs;
 mod egress;
 mod framing;
+mod fuzz;
 mod model;
 mod page;
 mod process;

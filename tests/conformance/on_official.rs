@@ -39,7 +39,7 @@ fn run(case: &Case, lax: Lax, config: Option<&str>) -> Verdict {
 }
 
 /// A config in which an empty FETCH waits as long as it does where nobody says how long.
-fn as_shipped(config: &str) -> String {
+pub fn as_shipped(config: &str) -> String {
     let default = Settings::parse("server.upstream = 'http://a'", "t").unwrap();
     let wait = default.fetch.max_wait.as_millis();
     format!("[fetch]\nmax_wait = \"{wait}ms\"\n{config}")
@@ -52,7 +52,7 @@ fn run_all(cases: &[Case], lax: fn() -> Lax, config: Option<&str>) -> Vec<Verdic
 }
 
 /// All cases.
-fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<Case> {
     let cases = load(&official("suites"));
     assert_eq!(
         cases.len(),
@@ -166,7 +166,7 @@ fn every_case_can_be_judged() {
 }
 
 /// What the sidecar is there to make pass.
-const MADE_TO_PASS: [&str; 7] = [
+pub const MADE_TO_PASS: [&str; 7] = [
     "ext-backpressure/backpressure-batch-partial-reject.json",
     "ext-backpressure/backpressure-headers-on-reject.json",
     "ext-backpressure/backpressure-queue-stats-depth.json",

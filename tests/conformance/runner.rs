@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use http::Method;
@@ -74,10 +75,33 @@ fn read(folder: &Path, path: &Path) -> Case {
     }
 }
 
+/// What a step sends.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// Path and query.
+    pub path: String,
+    /// Body, if it has one.
+    pub body: Option<Vec<u8>>,
+}
+
+/// Changes what steps send, and keeps what came back.
+pub struct Twist<'a> {
+    /// What is sent in place of what the step says; it gets the step's id.
+    pub change: &'a (dyn Fn(&str, Sent) -> Sent + Sync),
+    /// By step: what was sent, and the reply.
+    pub seen: Mutex<Vec<(String, Sent, Reply)>>,
+}
+
 /// Resets the backend whose client this is, and runs `case` against it.
 pub async fn run_case(client: &Client, case: &Case) -> Verdict {
+    run_twisted(client, case, None).await
+}
+
+/// The same with other requests.
+pub async fn run_twisted(client: &Client, case: &Case, twist: Option<&Twist<'_>>) -> Verdict {
     let mut run = Run {
         client,
+        twist,
         replies: HashMap::new(),
         why: Vec::new(),
     };
@@ -113,6 +137,7 @@ pub async fn run_case(client: &Client, case: &Case) -> Verdict {
 
 struct Run<'a> {
     client: &'a Client,
+    twist: Option<&'a Twist<'a>>,
     /// Parsed replies by step id; only JSON objects count.
     replies: HashMap<String, Value>,
     why: Vec<String>,
@@ -157,15 +182,23 @@ impl Run<'_> {
         let path = path.replace('{', "%7B").replace('}', "%7D");
         let path = format!("/{}", path.trim_start_matches('/'));
         let headers: Vec<_> = headers.iter().map(|(k, v)| (&**k, &**v)).collect();
-        let sent = self
-            .client
-            .send(method, &path, &headers, body.unwrap_or_default());
-        let reply = sent.await;
+        let id = step["id"].as_str().unwrap_or_default();
+        let body = body.map(String::into_bytes);
+        let mut sent = Sent { path, body };
+        if let Some(twist) = self.twist {
+            sent = (twist.change)(id, sent);
+        }
+        let body = sent.body.clone().unwrap_or_default();
+        let reply = self.client.send(method, &sent.path, &headers, body).await;
         let parsed = serde_json::from_slice(&reply.body).ok();
         let parsed = parsed.filter(Value::is_object);
         let why = step
             .get("assertions")
             .map(|wanted| self.judge(wanted, &reply, parsed.as_ref()));
+        if let Some(twist) = self.twist {
+            let seen = (id.to_owned(), sent, reply);
+            twist.seen.lock().unwrap().push(seen);
+        }
         (parsed, why.unwrap_or_default())
     }
 
