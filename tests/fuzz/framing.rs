@@ -142,17 +142,51 @@ fn one(to: SocketAddr, bytes: &[u8], reading: &Reading) {
     assert!(found.len() <= methods.len() + 1, "{found:?} to {reading:?}");
 }
 
+/// Sends bytes, and holds what came out of it against what they mean.
+#[derive(Default)]
+struct Judge {
+    noted: Noted,
+    /// What comes late is judged by what was tried just before, too.
+    meant: Vec<Vec<Meant>>,
+}
+
+impl Judge {
+    /// A judge, and the backend whose notes it reads.
+    fn with_backend() -> (Judge, SocketAddr) {
+        let judge = Judge::default();
+        let noted = judge.noted.clone();
+        let backend = connections::each(move |mut stream| noted.serve(&mut stream));
+        (judge, backend)
+    }
+
+    fn try_one(&mut self, to: SocketAddr, bytes: &[u8]) {
+        let reading = Reading::of(bytes);
+        self.meant.truncate(3);
+        self.meant.insert(0, reading.requests.clone());
+        one(to, bytes, &reading);
+        one(to, GET, &Reading::of(GET));
+        for sent in self.noted.take() {
+            let sent =
+                sent.unwrap_or_else(|what| panic!("the backend was sent what is none: {what}"));
+            let own = sent.target == "/well" || sent.target.starts_with("/ojs/");
+            let is_meant = own
+                || self
+                    .meant
+                    .iter()
+                    .flatten()
+                    .any(|meant| may_be(meant, &sent));
+            assert!(is_meant, "nobody meant {sent:?}; {reading:?}");
+        }
+    }
+}
+
 #[test]
 fn bytes_on_a_connection_mislead_nobody() {
-    let noted = Noted::default();
-    let own = noted.clone();
-    let backend = connections::each(move |mut stream| own.serve(&mut stream));
+    let (mut judge, backend) = Judge::with_backend();
     let key = "key = \"k:{header.X-T}:{path.0}:{host}\"\nconcurrency = 1000";
     let (entries, mut ports) = ways_out(backend, &["concurrency = 1000", key]);
     let mut watched = Watched::run(&config(backend, "", &entries));
     ports.push(watched.sidecar.data);
-    // What comes late is judged by what was tried just before, too.
-    let mut meant: Vec<Vec<Meant>> = Vec::new();
     let cases = try_cases(u64::MAX, |nth, chance, told| {
         let seed = chance.pick(&SEEDS);
         let bytes = match nth < SEEDS.len() as u64 {
@@ -160,19 +194,7 @@ fn bytes_on_a_connection_mislead_nobody() {
             false => chance.change(seed.as_bytes(), &WORDS, &SEEDS),
         };
         told.trying(&bytes);
-        let to = ports[chance.below(ports.len())];
-        let reading = Reading::of(&bytes);
-        meant.truncate(3);
-        meant.insert(0, reading.requests.clone());
-        one(to, &bytes, &reading);
-        one(to, GET, &Reading::of(GET));
-        for sent in noted.take() {
-            let sent =
-                sent.unwrap_or_else(|what| panic!("the backend was sent what is none: {what}"));
-            let own = sent.target == "/well" || sent.target.starts_with("/ojs/");
-            let is_meant = own || meant.iter().flatten().any(|meant| may_be(meant, &sent));
-            assert!(is_meant, "nobody meant {sent:?}; {reading:?}");
-        }
+        judge.try_one(ports[chance.below(ports.len())], &bytes);
         if nth % 64 == 0 {
             watched.is_well(nth);
         }
@@ -182,4 +204,42 @@ fn bytes_on_a_connection_mislead_nobody() {
         cases > 50 || std::env::var_os("FUZZ_CASE").is_some(),
         "only {cases} cases"
     );
+}
+
+/// A proxy that goes by `Content-Length` where both lengths are said, and so can be misled.
+fn misled(client: &mut TcpStream, backend: SocketAddr) {
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(count @ 1..) = client.read(&mut buffer) {
+        bytes.extend_from_slice(&buffer[..count]);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let Some((head, rest)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let said = head.split("Content-Length: ").nth(1).unwrap_or("0");
+        let length: usize = said.lines().next().unwrap().parse().unwrap();
+        let Some(body) = rest.get(..length) else {
+            continue;
+        };
+        let line = head.lines().next().unwrap();
+        let mut upstream = TcpStream::connect(backend).unwrap();
+        let request = format!("{line}\r\nContent-Length: {length}\r\n\r\n{body}");
+        upstream.write_all(request.as_bytes()).unwrap();
+        let count = upstream.read(&mut buffer).unwrap();
+        let _written = client.write_all(&buffer[..count]);
+        return;
+    }
+}
+
+#[test]
+fn a_proxy_that_can_be_misled_is_found_out() {
+    let (mut judge, backend) = Judge::with_backend();
+    let proxy = connections::each(move |mut client| misled(&mut client, backend));
+    let both = SEEDS
+        .iter()
+        .find(|seed| seed.starts_with("POST /k"))
+        .unwrap();
+    judge.try_one(proxy, SEEDS[0].as_bytes());
+    let judged = std::panic::catch_unwind(move || judge.try_one(proxy, both.as_bytes()));
+    let said = *judged.unwrap_err().downcast::<String>().unwrap();
+    assert!(said.starts_with("nobody meant"), "{said}");
 }
