@@ -29,6 +29,10 @@ pub(super) fn check(head: &Parts) -> Result<(), Fault> {
             _ => fault,
         });
     }
+    // Only CONNECT may name an authority alone (RFC 9112, 3.2.3): it would go on as `/`.
+    if head.uri.authority().is_some() && head.uri.scheme().is_none() {
+        return Err(refuse("the first line has a name and no path"));
+    }
     let headers = &head.headers;
     let (mut hosts, mut logins, mut tenants) = (0, 0, 0);
     // One pass over the lines costs less than a lookup for each rule.

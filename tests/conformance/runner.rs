@@ -168,8 +168,19 @@ impl Run<'_> {
             tokio::time::sleep(wait).await;
             return (None, Vec::new());
         }
-        let path = self.fill(step["path"].as_str().unwrap_or_default());
-        let body = step.get("body").map(|body| self.fill(&body.to_string()));
+        let id = step["id"].as_str().unwrap_or_default();
+        let mut sent = Sent {
+            path: step["path"].as_str().unwrap_or_default().to_owned(),
+            body: step.get("body").map(|body| body.to_string().into_bytes()),
+        };
+        if let Some(twist) = self.twist {
+            sent = (twist.change)(id, sent);
+        }
+        let path = self.fill(&sent.path);
+        let body = sent.body.map(|body| match std::str::from_utf8(&body) {
+            Ok(text) => self.fill(text).into_bytes(),
+            Err(_) => body,
+        });
         let headers = headers(step, body.is_some());
         let Ok(method) = Method::from_bytes(if action.is_empty() {
             b"GET"
@@ -182,12 +193,7 @@ impl Run<'_> {
         let path = path.replace('{', "%7B").replace('}', "%7D");
         let path = format!("/{}", path.trim_start_matches('/'));
         let headers: Vec<_> = headers.iter().map(|(k, v)| (&**k, &**v)).collect();
-        let id = step["id"].as_str().unwrap_or_default();
-        let body = body.map(String::into_bytes);
-        let mut sent = Sent { path, body };
-        if let Some(twist) = self.twist {
-            sent = (twist.change)(id, sent);
-        }
+        let sent = Sent { path, body };
         let body = sent.body.clone().unwrap_or_default();
         let reply = self.client.send(method, &sent.path, &headers, body).await;
         let parsed = serde_json::from_slice(&reply.body).ok();

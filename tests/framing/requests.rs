@@ -72,6 +72,8 @@ async fn what_has_two_readings_is_refused() {
             (GET, ": nameless\r\n\r\n", 400),
             ("GET / HTTP/2.0\r\nHost: a\r\n\r\n", "", 400),
             ("GET /\r\n\r\n", "", 400),
+            ("GET a HTTP/1.1\r\nHost: a\r\n\r\n", "", 400),
+            ("POST a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n", "", 400),
             ("CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", "", 405),
             ("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", "", 405),
             (POST, "Expect: foo\r\nContent-Length: 1\r\n\r\n", 417),

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::reading::{self, Answer, Rest};
 use super::rig::{Watched, try_cases};
@@ -21,7 +22,7 @@ max_wait = "0s"
 [[policy]]
 name = "crm"
 match = { queue = "a" }
-key = "crm:{meta.tenant_id}:{args.0.shop}:{type}"
+key = "crm:{meta.tenant_id}:{meta.shop}:{type}"
 concurrency = 100000
 rate = { limit = 1000000, period = "1s" }
 cost = { from = "meta.cost", default = 1, max = 9 }
@@ -43,7 +44,7 @@ concurrency = 100000
 "#;
 
 const JOBS: [&str; 8] = [
-    r#"{"type":"t","args":[{"shop":"x","n":1.50}],"meta":{"tenant_id":"\u0061\ud83d\ude00","cost":3,"team":"r"},"options":{"queue":"a"}}"#,
+    r#"{"type":"t","args":[{"shop":"x","n":1.50}],"meta":{"shop":7,"tenant_id":"\u0061\ud83d\ude00","cost":3,"team":"r"},"options":{"queue":"a"}}"#,
     r#"{"type":"t","args":[],"options":{"queue":"b","priority":-5,"timeout_ms":1000,"retry":{"max_attempts":3,"jitter":false}},"meta":{"tenant_id":"b"}}"#,
     r#"{"type":"t","args":["s",null,true,[[]],{"a":{"b":{}}}],"meta":{},"options":{"queue":"a","delay_until":"2030-01-01T00:00:00Z"}}"#,
     r#"{"type":"t","args":[1e3,-0.0,18446744073709551615],"options":{"queue":"a","rate_limit":{"key":"k","rate":{"limit":100000,"period":"PT1S"}}}}"#,
@@ -90,7 +91,7 @@ const WORDS: [&str; 34] = [
     "\"rate_limit\":{\"key\":\"k\",\"concurrency\":9},",
 ];
 
-const PATHS: [&str; 8] = [
+const PATHS: [&str; 7] = [
     "jobs",
     "jobs",
     "jobs/batch",
@@ -98,7 +99,6 @@ const PATHS: [&str; 8] = [
     "workers/ack",
     "workers/nack",
     "workers/heartbeat",
-    "jobs/x/progress",
 ];
 
 /// One request, and its answer.
@@ -120,7 +120,14 @@ fn post(to: SocketAddr, path: &str, body: &[u8]) -> Answer {
         .unwrap_or_else(|| panic!("no answer to {path}"))
 }
 
-fn json(answer: &Answer) -> Value {
+/// An answer of ours or the backend's. Texts in it may have half a surrogate, as those that were sent: JSON allows that.
+#[derive(Deserialize)]
+struct Told {
+    jobs: Option<Vec<IgnoredAny>>,
+    error: Option<IgnoredAny>,
+}
+
+fn json(answer: &Answer) -> Told {
     let read = serde_json::from_slice(&answer.body);
     read.unwrap_or_else(|error| panic!("{error}: {} {}", answer.status, answer.body.escape_ascii()))
 }
@@ -130,7 +137,7 @@ fn stored(path: &str, answer: &Answer) -> usize {
     match path {
         "jobs" => usize::from(answer.status == 201),
         "jobs/batch" if (200..300).contains(&answer.status) => {
-            json(answer)["jobs"].as_array().map_or(0, Vec::len)
+            json(answer).jobs.map_or(0, |jobs| jobs.len())
         }
         _ => 0,
     }
@@ -141,7 +148,7 @@ fn what_producers_and_workers_send_is_stored_or_refused() {
     let backend = Backend::start(Lax::spec());
     let mut watched = Watched::run(&config(backend.addr, "", LIMITS));
     let mut told_of = 0;
-    let cases = try_cases(u64::MAX, |nth, chance, told| {
+    let cases = try_cases(|nth, chance, told| {
         let seed = chance.pick(&JOBS);
         let body = chance.change(seed.as_bytes(), &WORDS, &JOBS);
         let path = chance.pick(&PATHS);
@@ -178,7 +185,7 @@ const FETCHED: [&str; 4] = [
     r#"{"jobs":[{"id":"j4","type":"t","queue":"a","args":[],"options":{"queue":"a","rate_limit":{"key":"k","concurrency":5}},"attempt":2,"visibility_timeout_ms":1000}]}"#,
 ];
 
-/// A backend whose answer to a FETCH is what is set, and to all else an empty object.
+/// A backend whose answer to a FETCH is what is set, and to all else 404.
 fn scripted() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let says = Arc::new(Mutex::new(FETCHED[2].as_bytes().to_vec()));
     let own = Arc::clone(&says);
@@ -188,12 +195,12 @@ fn scripted() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
             match reading::request(&bytes) {
                 Ok((meant, length)) => {
                     bytes.drain(..length);
-                    let body = match meant.target.as_str() {
-                        "/ojs/v1/workers/fetch" => own.lock().unwrap().clone(),
-                        _ => b"{}".to_vec(),
+                    let (status, body) = match meant.target.as_str() {
+                        "/ojs/v1/workers/fetch" => (200, own.lock().unwrap().clone()),
+                        _ => (404, b"{}".to_vec()),
                     };
                     let head = format!(
-                        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+                        "HTTP/1.1 {status} Told\r\nOJS-Version: 1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
                         body.len()
                     );
                     if stream
@@ -220,7 +227,7 @@ fn scripted() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
 fn what_a_backend_answers_to_a_fetch_is_jobs_or_an_error() {
     let (backend, says) = scripted();
     let mut watched = Watched::run(&config(backend, "", LIMITS));
-    let cases = try_cases(u64::MAX, |nth, chance, told| {
+    let cases = try_cases(|nth, chance, told| {
         let seed = chance.pick(&FETCHED);
         // Jobs that nobody has seen: claims end only by time.
         let seed = seed.replace("\"j", &format!("\"j{nth}-"));
@@ -233,12 +240,12 @@ fn what_a_backend_answers_to_a_fetch_is_jobs_or_an_error() {
             // What cannot be read may pass as it came: no limit can be read in it.
             200 if answer.body == body => {}
             200 => assert!(
-                json(&answer)["jobs"].is_array(),
+                json(&answer).jobs.is_some(),
                 "{}",
                 answer.body.escape_ascii()
             ),
             status => assert!(
-                (500..505).contains(&status) && json(&answer)["error"].is_object(),
+                (500..505).contains(&status) && json(&answer).error.is_some(),
                 "{status}"
             ),
         }

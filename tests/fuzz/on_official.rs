@@ -9,18 +9,28 @@ use ojs_throttle::backend::{Backend, Lax};
 use ojs_throttle::net::Net;
 use ojs_throttle::net::sim::Network;
 
-use super::rig::{Chance, try_cases};
+use super::rig::{Chance, try_so_many};
 use crate::conformance::on_official::{MADE_TO_PASS, as_shipped, cases};
 use crate::conformance::runner::{Case, Sent, Twist, run_twisted};
 use crate::sidecar::client::Client;
 use crate::sidecar::simulated::{Pair, backend};
 
 /// What one run left: of each step what was sent, its status and body, and what happened at the backend.
-#[derive(PartialEq, Eq, Debug)]
 struct Left {
-    steps: Vec<(String, String, u16, String)>,
+    steps: Vec<Step>,
     effects: Vec<String>,
 }
+
+#[derive(PartialEq, Eq, Debug)]
+struct Step {
+    id: String,
+    asked: String,
+    status: u16,
+    body: String,
+}
+
+/// What stands behind this is by chance.
+const BY_CHANCE: &[u8] = b"\"retry_delay_ms\":";
 
 /// Names and times differ from run to run: each name becomes its number, and each time a letter.
 #[derive(Default)]
@@ -42,6 +52,13 @@ impl Alike {
                     .iter()
                     .position(|byte| *byte == b'Z')
                     .map_or(19, |end| end + 1);
+            } else if let Some(number) = rest.strip_prefix(BY_CHANCE) {
+                text.extend(BY_CHANCE);
+                at += BY_CHANCE.len()
+                    + number
+                        .iter()
+                        .take_while(|byte| byte.is_ascii_digit())
+                        .count();
             } else {
                 text.push(rest[0]);
                 at += 1;
@@ -74,7 +91,12 @@ fn left(backend: &Backend, twist: &Twist<'_>) -> Left {
     let steps = seen.iter().map(|(id, sent, reply)| {
         let asked = alike.text(format!("{} ", sent.path).as_bytes())
             + &alike.text(sent.body.as_deref().unwrap_or_default());
-        (id.clone(), asked, reply.status, alike.text(&reply.body))
+        Step {
+            id: id.clone(),
+            asked,
+            status: reply.status,
+            body: alike.text(&reply.body),
+        }
     });
     let steps = steps.collect();
     let ledger = backend.ledger();
@@ -144,11 +166,11 @@ const WORDS: [&str; 24] = [
 ];
 
 /// What a step sends, changed; the same for both ways.
-fn changed(seed: u64, nth: u64, id: &str, mut sent: Sent) -> Sent {
+fn changed(own: u64, id: &str, mut sent: Sent) -> Sent {
     let step = id
         .bytes()
-        .fold(nth, |sum, byte| sum.wrapping_mul(31) + u64::from(byte));
-    let mut chance = Chance::new(seed, step);
+        .fold(0, |sum: u64, byte| sum.wrapping_mul(31) + u64::from(byte));
+    let mut chance = Chance::new(own, step);
     if chance.below(3) > 0 {
         return sent;
     }
@@ -171,7 +193,8 @@ fn changed(seed: u64, nth: u64, id: &str, mut sent: Sent) -> Sent {
                 &["/ojs/v1/jobs", "/ojs/v1/queues"],
             );
             let path = String::from_utf8(path).unwrap_or_default();
-            if path.starts_with('/') && path.parse::<Uri>().is_ok() {
+            let as_sent = path.replace('{', "%7B").replace('}', "%7D");
+            if path.starts_with('/') && as_sent.parse::<Uri>().is_ok() {
                 sent.path = path;
             }
         }
@@ -179,42 +202,55 @@ fn changed(seed: u64, nth: u64, id: &str, mut sent: Sent) -> Sent {
     sent
 }
 
-/// What the sidecar refuses by itself, or answers by itself: the manual says so, and the backend need not.
-fn is_named(direct: &Left, through: &Left) -> bool {
-    let _ = (direct, through);
-    false
+/// Whether a step may differ so: the manual says it of these.
+fn is_named(direct: &Step, through: &Step) -> bool {
+    // The sidecar tells of itself there.
+    let health = direct.asked.starts_with("/ojs/v1/health") && through.body.contains("throttle");
+    // Paths that a backend could read in two ways stop here; the backend has nothing there.
+    let path =
+        through.status == 400 && through.body.contains("the path has") && direct.status == 404;
+    (direct.status == through.status && health) || path
+}
+
+/// The first difference that has no name.
+fn difference(direct: &Left, through: &Left) -> Option<String> {
+    let steps = direct.steps.iter().zip(&through.steps);
+    let step = steps
+        .into_iter()
+        .find(|(direct, through)| direct != through && !is_named(direct, through));
+    if let Some((direct, through)) = step {
+        return Some(format!(
+            "directly {direct:#?}, through the sidecar {through:#?}"
+        ));
+    }
+    let (direct, through) = (&direct.effects, &through.effects);
+    (direct != through)
+        .then(|| format!("at the backend directly {direct:#?}, through the sidecar {through:#?}"))
 }
 
 #[test]
 fn official_cases_do_the_same_through_a_sidecar() {
-    let all = cases();
+    // Limits that jobs bring are the sidecar's part.
+    let brings = |case: &Case| format!("{case:?}").contains("rate_limit");
+    let mut all = cases();
+    all.retain(|case| !MADE_TO_PASS.contains(&case.file.as_str()) && !brings(case));
+    assert!(all.len() > 250, "{}", all.len());
     let same = |_: &str, sent: Sent| sent;
-    let night = std::env::var_os("NIGHTLY").is_some();
-    let most = if night { 10_000 } else { u64::MAX };
     let mut found = Vec::new();
-    try_cases(most, |nth, _, told| {
-        let case = &all[usize::try_from(nth).unwrap() % all.len()];
-        if MADE_TO_PASS.contains(&case.file.as_str()) {
-            return;
-        }
+    let tried = try_so_many(20_000, |nth, chance, told| {
+        // Each as it is and then changed, in turn.
+        let case = &all[usize::try_from(nth / 2).unwrap() % all.len()];
         told.trying(case.file.as_bytes());
-        let twisted = |id: &str, sent: Sent| changed(1, nth, id, sent);
-        let change: &(dyn Fn(&str, Sent) -> Sent + Sync) = if nth < all.len() as u64 {
-            &same
-        } else {
-            &twisted
-        };
-        let (direct, through) = (run(case, change, false), run(case, change, true));
-        if direct != through && !is_named(&direct, &through) {
-            found.push(format!(
-                "{nth} {}\ndirectly {direct:#?}\nthrough {through:#?}",
-                case.file
-            ));
-        }
+        let own = chance.next();
+        let twisted = |id: &str, sent: Sent| changed(own, id, sent);
+        let change: &(dyn Fn(&str, Sent) -> Sent + Sync) =
+            if nth % 2 == 0 { &same } else { &twisted };
+        let difference = difference(&run(case, change, false), &run(case, change, true));
+        found.extend(difference.map(|what| format!("FUZZ_CASE={nth} {}: {what}", case.file)));
     });
     assert!(
         found.is_empty(),
-        "{} differ:\n{}",
+        "{} of {tried} differ:\n{}",
         found.len(),
         found.join("\n")
     );

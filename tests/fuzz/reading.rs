@@ -110,7 +110,12 @@ fn body(
     };
     match (&*of("transfer-encoding"), &*of("content-length")) {
         ([coding], _) if coding.eq_ignore_ascii_case(b"chunked") => chunks(bytes),
-        ([], [said]) if !said.is_empty() && said.iter().all(u8::is_ascii_digit) => {
+        // Said twice alike is said once.
+        ([], [said, more @ ..])
+            if !said.is_empty()
+                && said.iter().all(u8::is_ascii_digit)
+                && more.iter().all(|other| other == said) =>
+        {
             let length: usize = std::str::from_utf8(said)
                 .unwrap()
                 .parse()

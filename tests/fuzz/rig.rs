@@ -151,9 +151,24 @@ impl Drop for Told {
     }
 }
 
-/// Tries cases until the time is over, or so many; says how many there were.
-pub fn try_cases(most: u64, mut case: impl FnMut(u64, &mut Chance, &mut Told)) -> u64 {
-    let (seed, until) = (seed(), Instant::now() + patience());
+/// Tries cases until the time is over; says how many there were.
+pub fn try_cases(case: impl FnMut(u64, &mut Chance, &mut Told)) -> u64 {
+    try_within(patience(), u64::MAX, case)
+}
+
+/// At night so many, however long that takes, and by day until the time is over.
+pub fn try_so_many(most: u64, case: impl FnMut(u64, &mut Chance, &mut Told)) -> u64 {
+    let night = std::env::var_os("NIGHTLY").is_some() && std::env::var_os("FUZZ_SECONDS").is_none();
+    let hour = Duration::from_secs(3_600);
+    try_within(if night { hour } else { patience() }, most, case)
+}
+
+fn try_within(
+    patience: Duration,
+    most: u64,
+    mut case: impl FnMut(u64, &mut Chance, &mut Told),
+) -> u64 {
+    let (seed, until) = (seed(), Instant::now() + patience);
     let only: Option<u64> = std::env::var("FUZZ_CASE")
         .ok()
         .map(|text| text.parse().unwrap());

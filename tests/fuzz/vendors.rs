@@ -126,7 +126,7 @@ fn heads_of_vendors_shut_nothing_for_ever() {
     let mut watched = Watched::run(&config(vendor, "", &entries));
     let seeds = heads();
     let seeds: Vec<&str> = seeds.iter().map(String::as_str).collect();
-    let cases = try_cases(u64::MAX, |nth, chance, told| {
+    let cases = try_cases(|nth, chance, told| {
         let seed = chance.pick(&seeds);
         let bytes = chance.change(seed.as_bytes(), &HEADERS, &seeds);
         told.trying(&bytes);
@@ -198,16 +198,18 @@ const OF_JSON: [&str; 20] = [
 #[test]
 fn bodies_of_models_reach_the_caller_as_they_are() {
     let (vendor, says) = vendor();
-    let tokens = "max_wait = \"5s\"\n[[egress.budget]]\nname = \"tokens\"\nkey = \"t:{path.0}\"\n\
+    let tokens = "max_wait = \"5s\"\n[[egress.budget]]\nname = \"tokens\"\nkey = \"tokens:{path.0}\"\n\
         cost = { use = \"tokens\", max = 60000 }\nrate = { limit = 100000000, period = \"1s\" }";
     let (entries, ports) = ways_out(vendor, &[tokens]);
     let mut watched = Watched::run(&config(vendor, "", &entries));
-    let cases = try_cases(u64::MAX, |nth, chance, told| {
+    let cases = try_cases(|nth, chance, told| {
         let seed = chance.pick(&USAGES);
         let body = chance.change(seed.as_bytes(), &OF_JSON, &USAGES);
         told.trying(&body);
         let kind = chance.pick(&["application/json", "text/event-stream"]);
-        let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n").into_bytes();
+        let mut answer =
+            format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: {kind}\r\n")
+                .into_bytes();
         match chance.below(2) {
             0 => answer.extend(format!("Content-Length: {}\r\n\r\n", body.len()).into_bytes()),
             _ => answer.extend(b"Transfer-Encoding: chunked\r\n\r\n"),
