@@ -205,11 +205,12 @@ fn changed(own: u64, id: &str, mut sent: Sent) -> Sent {
 /// Whether a step may differ so: the manual says it of these.
 fn is_named(direct: &Step, through: &Step) -> bool {
     // The sidecar tells of itself there.
-    let health = direct.asked.starts_with("/ojs/v1/health") && through.body.contains("throttle");
+    let tells = ["/ojs/v1/health", "/ojs/manifest"];
+    let tells = tells.iter().any(|path| direct.asked.starts_with(path));
     // Paths that a backend could read in two ways stop here; the backend has nothing there.
     let path =
         through.status == 400 && through.body.contains("the path has") && direct.status == 404;
-    (direct.status == through.status && health) || path
+    (direct.status == through.status && tells) || path
 }
 
 /// The first difference that has no name.
