@@ -8,4 +8,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 for tool in python3 redis-server; do
     command -v "$tool" >/dev/null || { echo "$tool is missing: install it, as with apt install $tool" >&2; exit 1; }
 done
+export PYTHONDONTWRITEBYTECODE=1
 exec python3 tests/compare/main.py "$@"

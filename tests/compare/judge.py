@@ -5,7 +5,7 @@ SECOND = 1_000_000_000
 
 
 LIMIT_HEAD = ["peer", "over", "fullest second", "429s of the vendor", "used", "refused"]
-WAITS_HEAD = ["peer", "p50", "p99", "quiet p50", "quiet longest", "CPU a call", "slots lost"]
+WAITS_HEAD = ["peer", "p50", "p99", "quiet p50", "longest", "CPU", "slots lost"]
 
 
 def ms(seconds):

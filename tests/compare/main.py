@@ -80,7 +80,7 @@ def slots(rig, killed):
         if lost == 0:
             return f"{missing} for {after} s" if missing else f"0 after {after} s"
         if after > 90:
-            return f"{missing}, then {lost} at 90 s"
+            return f"{missing} for > 90 s"
 
 
 def run(peer, program, seconds, children):

@@ -188,6 +188,26 @@ async fn what_is_whole_passes_as_it_is() {
     }
 }
 
+/// Also of a GET, which seldom has one.
+#[tokio::test]
+async fn a_body_in_chunks_passes_with_every_method() {
+    for port in Port::BOTH {
+        let backend = Backend::fine();
+        let front = Front::at(port, &backend).await;
+        for method in ["GET", "POST", "DELETE", "OPTIONS", "PUSH"] {
+            let head = format!("{method} /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked");
+            let reply = front
+                .ask(format!("{head}\r\n\r\n5\r\nhello\r\n0\r\n\r\n"))
+                .await;
+            assert_eq!((reply.status, reply.text()), (200, "fine"), "{method}");
+            let seen = backend.seen().pop().unwrap();
+            let is_whole =
+                seen.starts_with(method) && seen.ends_with("\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+            assert!(is_whole, "{port:?}: {seen}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_host_becomes_the_backends_and_nothing_is_added() {
     for port in Port::BOTH {

@@ -11,7 +11,8 @@ use crate::servers::connections;
 use crate::sidecar::process::config;
 
 /// What SDKs and other clients send, and what has been sent to mislead proxies.
-const SEEDS: [&str; 19] = [
+const SEEDS: [&str; 20] = [
+    "GET /u HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     "GET /a/b?c=d HTTP/1.1\r\nHost: a\r\nX-T: one\r\n\r\n",
     "POST /a HTTP/1.1\r\nHost: a\r\nX-T: two\r\nContent-Length: 13\r\n\r\n{\"model\":\"m\"}",
     "POST /b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n3;x=y\r\nyou\r\n0\r\n\r\n",

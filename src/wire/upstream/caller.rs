@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::response::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use memchr::memmem;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
@@ -308,6 +308,12 @@ impl Upstream {
             let headers = request.headers_mut();
             headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
             headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        }
+        // Of a GET the library below leaves out a body of unknown length, unless the head says how it comes.
+        if !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
+            let chunked = HeaderValue::from_static("chunked");
+            let headers = request.headers_mut();
+            headers.insert(header::TRANSFER_ENCODING, chunked);
         }
         let progress = request.body().progress();
         let answered = self.exchange(request, self.0.limits.head).await?;
