@@ -136,6 +136,7 @@ crate::scenarios! {
     crossings::failed_end_of_a_job_in_hand: 4;
     crossings::paused_before_it_went_out: 4;
     crossings::two_pauses: 4;
+    crossings::claim_that_is_over_when_its_reply_comes: 6;
     crossings::pause_given_up: 4;
     crossings::pause_without_an_answer: 4;
     crossings::pause_read_while_it_ends: 4;

@@ -537,3 +537,36 @@ pub async fn ack_in_the_words_of_an_earlier_run(ctx: Ctx) -> Judge {
     judge.equal("the last ACK got", told.last(), Some(&200));
     judge
 }
+
+/// The reply to a claim comes when that claim is over, and its job runs through a sibling. It is none of ours any more,
+/// and the slot that it has stays.
+pub async fn claim_that_is_over_when_its_reply_comes(ctx: Ctx) -> Judge {
+    let lax = pick(ctx.seed, &[Lax::redis(), Lax::spec()]);
+    let world = (ctx.world().lax(lax).shared()).limits(ONE);
+    let (w, other) = world.server("upstream_timeout = '60s'").pair().await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let (one, two) = (one.visibility(5_000), two.visibility(5_000));
+    w.enqueue(job()).await;
+    // Longer than the claim lasts, and than a sibling needs to have the job.
+    let late = Duration::from_millis(9_000 + ctx.seed * 400);
+    w.backend.next(Op::Fetch, 1, Fault::LateReply(late));
+    drop(one.get("mail", 1).await);
+    let mut runs = Vec::new();
+    while runs.is_empty() {
+        w.pass(300).await;
+        runs = two.get("mail", 1).await;
+    }
+    let id = runs[0].job.clone();
+    w.enqueue(job()).await;
+    let mut others = Vec::new();
+    for _ in 0..12 {
+        two.beat(&[id.clone()], false).await;
+        w.pass(1_000).await;
+        others.extend(one.get("mail", 1).await);
+    }
+    two.ack(&id).await;
+    one.ack_all(&others).await;
+    let mut judge = w.judge().await;
+    judge.that(others.is_empty(), "two jobs of one tenant were out at once");
+    judge
+}

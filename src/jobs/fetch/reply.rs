@@ -15,7 +15,7 @@ use crate::told::metrics::Counted;
 use crate::wire::upstream::{Reply, UpstreamError};
 
 /// Reads the jobs of a FETCH reply that came at `ended`: they are ours now, and in no other place. How many it
-/// shows, and those that can be read; `None`: it is a refusal.
+/// shows, and those that can be read and whose claims are not over; `None`: it is a refusal.
 ///
 /// # Errors
 /// It may have jobs in it, and cannot be read: it must go to nobody, for what it brings would not be limited.
@@ -43,6 +43,11 @@ pub(super) fn read_reply(
     once_each(&mut jobs);
     for _ in jobs.len()..shown {
         sidecar.metrics.count(Counted::Nonsense);
+    }
+    // One whose claim was over when the reply came is none of ours any more. A sibling may run it by now, under a claim
+    // that has the earlier number though it is the later one.
+    for _ in jobs.extract_if(.., |held| held.proof.deadline <= ended) {
+        sidecar.metrics.count(Counted::HoldLost);
     }
     sidecar.metrics.claimed(jobs.len());
     named::noted(sidecar, jobs.iter().map(|held: &Held| &held.claimed));
