@@ -181,6 +181,10 @@ async fn take_over_row(proxy: &Proxy, row: Row) -> bool {
 /// Takes over what is offered. Gives the claim number under which it is ours; `None`: another has it. The number follows
 /// from the offered one, so that it is asked again where an answer is lost.
 async fn own(sidecar: &Sidecar, offered: &Claimed) -> Result<Option<Gen>, StoreError> {
+    // Who took it over may have to put its row back yet: the store may have forgotten that it was taken.
+    if sidecar.store.may_miss_rows() {
+        return Err(StoreError::Settling);
+    }
     let next = Gen(offered.generation.0 + 1);
     let own = Change::Own {
         job: offered.job.clone(),
@@ -447,6 +451,7 @@ pub(super) async fn offer_all(sidecar: &Sidecar, most: Duration) {
 mod tests {
     use super::*;
     use crate::equipment::claims::TestClaim as _;
+    use crate::equipment::faulty::{Fault, Faulty};
     use crate::equipment::held::held_of;
     use crate::hold::PickAsk;
     use crate::limit::Timestamp;
@@ -485,5 +490,25 @@ mod tests {
         let picked = pick();
         let taken = sidecar.store.take(&[&picked.claimed], 1).await.unwrap();
         assert!(matches!(taken.verdicts[..], [Verdict::Started { .. }]));
+    }
+
+    /// A sibling took an offered job over, and the store went on without that: the job is not taken over again before the
+    /// sibling had time to say who has it.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_store_may_have_forgotten_is_not_owned_again() {
+        let inner = Arc::new(MemoryStore::new(1_000_000));
+        let faulty = Arc::new(Faulty::new(inner.clone()));
+        let guard = Guard::new(faulty.clone(), OnStoreError::Share);
+        let sidecar = Arc::clone(&Proxy::on(Store::shared(Arc::new(guard))).sidecar);
+        let offered = Claimed::from(Claim::limited("j"));
+        let claimed = offered.clone();
+        inner.set(Change::Offer { claimed }).await.unwrap();
+        faulty.script([Fault::gone()]);
+        assert!(sidecar.store.row("j").await.is_err());
+        assert!(own(&sidecar, &offered).await.is_err());
+        sidecar.store.due(0).await.unwrap();
+        assert!(own(&sidecar, &offered).await.is_err());
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert!(own(&sidecar, &offered).await.unwrap().is_some());
     }
 }

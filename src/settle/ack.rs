@@ -19,7 +19,7 @@ use crate::answers::respond::{self, Fault, refuse};
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Proxy, edges, hiding};
 use crate::inquiry::{passing, prove, rows};
-use crate::store::{Claimed, End, KnownRow, LedgerExt, Row, StoreError};
+use crate::store::{Claimed, End, Gen, KnownRow, LedgerExt, Row, StoreError};
 use crate::subqueues::mirror;
 use crate::told::metrics::Counted;
 use crate::wire::boxed::boxed;
@@ -94,6 +94,7 @@ async fn settle_through(
         verb,
         names: &names,
         found: RowFound::of(sidecar, &names.job, row),
+        begun: Gen(sidecar.store.now().0),
         deadline,
     };
     let mut sent = send(proxy, &settling, request).await;
@@ -239,7 +240,8 @@ async fn release_claim(proxy: &Proxy, settling: &Settling<'_>) {
             sidecar.end_by(&End::of_claim(claimed)).await;
         }
         (RowFound::NoRow { .. }, None) => sidecar.keeper.adoption.note_end(job),
-        (_, None) => drop(sidecar.end(job, None).await),
+        // Nobody knows which it was. One that a sibling made since the backend has the job again is none of those.
+        (_, None) => drop(sidecar.end(job, Some(settling.begun)).await),
     }
 }
 
@@ -270,4 +272,52 @@ fn with_another() -> Fault {
     let mut fault = Fault::new("conflict", message);
     fault.hint = "let the job go: its run here was over before this came";
     fault
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::equipment::claims::TestClaim as _;
+    use crate::settle::settling::NamedJob;
+    use crate::store::guard::{Guard, OnStoreError};
+    use crate::store::memory::MemoryStore;
+    use crate::store::{Claim, Ledger as _, Store};
+
+    /// The store could not say which claim a nack ended, and a sibling has the job by now: its slot stays.
+    #[tokio::test(start_paused = true)]
+    async fn a_nack_of_an_unknown_claim_ends_none_that_came_later() {
+        let inner = Arc::new(MemoryStore::new(1_000_000));
+        let guard = Guard::new(inner.clone(), OnStoreError::Share);
+        let proxy = Proxy::on(Store::shared(Arc::new(guard)));
+        let body = Bytes::from_static(br#"{"job_id":"j"}"#);
+        let names: NamedJob = named(&body).unwrap();
+        let call = Call {
+            method: http::Method::POST,
+            target: Path::Read(http::Uri::from_static("/ojs/v1/workers/nack")),
+            headers: http::HeaderMap::new(),
+            body,
+            timeout: Duration::from_secs(1),
+        };
+        let settling = Settling {
+            call: &call,
+            scope: 0,
+            verb: Verb::Nack,
+            names: &names,
+            found: RowFound::Unsure { held: None },
+            begun: Gen(inner.now().0),
+            deadline: tick::now(),
+        };
+        for (later, stays) in [(1, true), (0, false)] {
+            let claim = Claim {
+                generation: Gen(settling.begun.0 + later),
+                ..Claim::limited("j")
+            };
+            inner.end("j", None).await.unwrap();
+            inner.take(&[&claim.into()], 1).await.unwrap();
+            release_claim(&proxy, &settling).await;
+            assert_eq!(inner.row("j").await.unwrap().is_some(), stays);
+        }
+    }
 }

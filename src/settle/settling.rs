@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::unheard::{Request, Verb};
 use crate::desk::Sidecar;
 use crate::json::Reader;
-use crate::store::{Claimed, Row, StoreError};
+use crate::store::{Claimed, Gen, Row, StoreError};
 use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Call;
 
@@ -21,6 +21,8 @@ pub(super) struct Settling<'a> {
     pub(super) names: &'a NamedJob,
     /// As it was before anything was sent.
     pub(super) found: RowFound,
+    /// When it began: what was claimed later is another run.
+    pub(super) begun: Gen,
     /// How long it is tried.
     pub(super) deadline: Instant,
 }
