@@ -23,6 +23,7 @@ mod fuzz;
 mod model;
 mod page;
 mod process;
+mod protocol;
 mod rate_limiting;
 mod scenarios;
 mod sdks;

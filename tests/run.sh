@@ -16,9 +16,9 @@ without=" " only="" nights="" skip=() left_out=() why=()
 
 # What only a night runs: the files that ship and answers to large bodies, with the tools of others; signed calls of an SDK; the page in a browser;
 # scenes of the demo beside its first; SDKs as they behave for days; that each judge of the scenarios finds limits broken
-# which are switched off; how few calls are made; and what a day shows on one store, on the others. Dear scenarios have more
+# which are switched off; how few calls are made; and what a day shows on one store, on the others; larger fleets of the model of the protocol. Dear scenarios have more
 # seeds then.
-nightly=(ship::on_ process::on_tools:: process::on_boto3:: page:: sdks:: demo::scenes:: scenarios::without_limits_the_judges_see_it who_reads_slowly on_postgres::fleet::numbers_and_salts sqlite_fleet::numbers_and_salts shared_by_weight_at_one one_spacing_on_postgres eight_sidecars_reserve limits_that_do_not_bind)
+nightly=(ship::on_ process::on_tools:: process::on_boto3:: page:: sdks:: demo::scenes:: scenarios::without_limits_the_judges_see_it who_reads_slowly on_postgres::fleet::numbers_and_salts sqlite_fleet::numbers_and_salts shared_by_weight_at_one one_spacing_on_postgres eight_sidecars_reserve limits_that_do_not_bind protocol::larger)
 
 is_wanted() { case "$without" in *" $1 "*) return 1 ;; esac; [ -z "$only" ] || [ "$only" = "$1" ]; }
 

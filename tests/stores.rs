@@ -18,6 +18,8 @@ mod sqlite;
 mod sqlite_faults;
 mod tls;
 
+use crate::protocol::traces;
+
 /// What most of these tests use.
 mod prelude {
     pub use std::process::Command;

@@ -189,6 +189,7 @@ macro_rules! contract {
                 groups_beyond_the_most_are_forgotten_and_known_by_their_sidecars,
             ]
         );
+        $crate::$do!(traces, $rig, [one_sidecar_is_answered_as_by_the_model]);
     };
 }
 
@@ -228,6 +229,7 @@ macro_rules! fleet {
                 start_times_are_reserved_for_a_fraction_of_the_calls,
             ]
         );
+        $crate::$do!(traces, $rig, [three_sidecars_are_answered_as_by_the_model]);
     };
 }
 
