@@ -1122,7 +1122,7 @@ impl Model for Protocol {
             .seen
             .iter_mut()
             .for_each(|seen| *seen = silent.max(*seen));
-        Some(world.canonical(&self.size))
+        Some(world.canonical())
     }
 
     fn properties(&self) -> Vec<Property<Protocol>> {

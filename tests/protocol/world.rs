@@ -280,37 +280,8 @@ impl World {
         !self.is_out && self.cut != Some(sidecar)
     }
 
-    /// The world under other names: of all that are the same but for those, mostly the same one. Jobs under the same
-    /// keys are alike, and so are all sidecars.
-    pub fn canonical(mut self, size: &Size) -> World {
-        self.runs.sort_unstable();
-        self.handed
-            .iter_mut()
-            .for_each(|starts| starts.sort_unstable());
-        let mut jobs: [usize; JOBS] = std::array::from_fn(|job| job);
-        let alike = |job: &usize| {
-            size.jobs
-                .get(*job)
-                .filter(|_| !(size.one_runs && *job == 0))
-                .copied()
-        };
-        jobs.sort_by_cached_key(|job| {
-            (
-                alike(job).map_or(*job as u8 + 100, |keys| keys),
-                self.looks(*job),
-            )
-        });
-        // Each kind of job keeps its places.
-        let mut to = [0; JOBS];
-        for (nth, job) in jobs.iter().enumerate() {
-            to[*job] = nth;
-        }
-        let mut places = jobs;
-        places.sort_by_key(|job| (alike(job).map_or(*job as u8 + 100, |keys| keys), *job));
-        let to = to.map(|nth| places[nth]);
-        if to.iter().enumerate().any(|(job, to)| job != *to) {
-            self = self.with_jobs(to);
-        }
+    /// The world under other names: of all that differ only in what sidecars are called, mostly the same one.
+    pub fn canonical(mut self) -> World {
         let mut order: [usize; SIDECARS] = std::array::from_fn(|nth| nth);
         order.sort_by(|a, b| {
             let of = |nth: usize| {
@@ -331,20 +302,11 @@ impl World {
         {
             self = self.with_sidecars(order);
         }
+        self.handed
+            .iter_mut()
+            .for_each(|starts| starts.sort_unstable());
         self.runs.sort_unstable();
         self
-    }
-
-    /// What a job looks like, whatever the sidecars are called.
-    fn looks(&self, job: usize) -> impl Ord + use<> {
-        let row = self.store.rows[job].map(|row| (row.place, row.claim.number, row.started));
-        let runs = self.runs.iter().filter(|run| run.claim.job == job).count();
-        let held: SmallVec<[Number; 3]> = self
-            .sidecars
-            .iter()
-            .filter_map(|of| Some(of.held[job]?.claim.number))
-            .collect();
-        (self.jobs[job], row, runs, held.into_iter().max())
     }
 
     /// Which rows are a sidecar's, and which runs went through it.
@@ -355,50 +317,6 @@ impl World {
             .map(|row| row.is_some_and(|row| usize::from(row.owner) == sidecar));
         let runs = self.runs.iter().filter(|run| run.through == sidecar);
         (rows, runs.map(|run| 1 << run.claim.job).sum())
-    }
-
-    /// The world in which each job has the name that `to` gives it.
-    fn with_jobs(mut self, to: [usize; JOBS]) -> World {
-        let claim = |claim: &mut Claim| claim.job = to[claim.job];
-        fn moved<T: Clone>(of: &mut [Option<T>; JOBS], to: [usize; JOBS]) {
-            let from = of.clone();
-            for (nth, one) in from.into_iter().enumerate() {
-                of[to[nth]] = one;
-            }
-        }
-        let rows = |rows: &mut [Option<Row>; JOBS]| {
-            moved(rows, to);
-            rows.iter_mut()
-                .flatten()
-                .for_each(|row| claim(&mut row.claim));
-        };
-        rows(&mut self.store.rows);
-        self.before
-            .iter_mut()
-            .for_each(|books| rows(&mut books.rows));
-        let jobs = self.jobs;
-        for (nth, job) in jobs.into_iter().enumerate() {
-            self.jobs[to[nth]] = job;
-        }
-        self.runs.iter_mut().for_each(|run| claim(&mut run.claim));
-        for one in &mut self.sidecars {
-            moved(&mut one.held, to);
-            one.held
-                .iter_mut()
-                .flatten()
-                .for_each(|held| claim(&mut held.claim));
-            rows(&mut one.own);
-            moved(&mut one.doubt, to);
-            moved(&mut one.untold, to);
-            one.claiming
-                .iter_mut()
-                .for_each(|(job, ..)| *job = to[*job]);
-            one.asking.iter_mut().for_each(|(of, ..)| claim(of));
-            one.ending.iter_mut().for_each(|(job, _)| *job = to[*job]);
-            one.owning.iter_mut().for_each(|(job, _)| *job = to[*job]);
-            one.adopting.iter_mut().for_each(claim);
-        }
-        self
     }
 
     /// The world in which the sidecars stand in this order.
