@@ -20,7 +20,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The names of the test functions of a source.
+/// The names of the test functions and of the scenarios of a source.
 fn tests(text: &str) -> Vec<String> {
     let marked = ["#[test]", "#[tokio::test"];
     let mut is_next = false;
@@ -30,7 +30,7 @@ fn tests(text: &str) -> Vec<String> {
             .split_once("fn ")
             .and_then(|(_, rest)| rest.split('(').next());
         match name {
-            Some(name) if is_next => {
+            Some(name) if is_next || line.ends_with("(ctx: Ctx) -> Judge {") => {
                 found.push(name.to_owned());
                 is_next = false;
             }
