@@ -6,6 +6,7 @@ pub type Fleet = (&'static str, usize, &'static [u8], u16);
 
 const ONE: &[u8] = &[SLOT];
 const TWO: &[u8] = &[BOTH, SLOT];
+const ALL: &[u8] = &[BOTH, SLOT, START];
 
 /// In all, half a minute of one processor where nothing is optimised.
 pub const SMALL: [Fleet; 15] = [
@@ -27,8 +28,11 @@ pub const SMALL: [Fleet; 15] = [
 ];
 
 /// Two and three things that go wrong, and all that a model holds of sidecars, keys and jobs.
-pub const LARGER: [Fleet; 13] = [
-    ("", 3, &[BOTH, SLOT, START], 2),
+pub const LARGER: [Fleet; 16] = [
+    ("", 3, ALL, 3),
+    ("crash", 3, ALL, 2),
+    ("lost", 3, ALL, 2),
+    ("offer", 3, ALL, 2),
     ("pause", 2, TWO, 4),
     ("runs nack crash", 2, &[SLOT, SLOT], 3),
     ("lost lost pause nack", 2, ONE, 5),

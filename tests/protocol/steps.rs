@@ -854,30 +854,11 @@ impl Protocol {
     fn apply(&self, world: &mut World, action: Action) -> Option<()> {
         match action {
             Action::Tick => self.tick(world),
-            Action::Lapse(job) => Some(world.jobs[job].stage = Stage::Waiting),
-            Action::Claim(me, job) => {
-                let until = world.now + self.rules.visibility;
-                world.jobs[job].attempt += 1;
-                world.jobs[job].stage = Stage::Active(until);
-                Some(world.sidecars[me].claiming = Some((job, world.jobs[job].attempt, world.now)))
-            }
-            Action::LoseReply(me) => {
-                world.left.lost -= 1;
-                Some(world.sidecars[me].claiming = None)
-            }
             Action::Read(me) => self.read(world, me),
             Action::Ask(me, job, way) => self.ask(world, me, job, way),
             Action::Hear(me) => self.hear(world, me),
             Action::Ack(run, me) => self.settle(world, run, me, true),
             Action::Nack(run, me) => self.settle(world, run, me, false),
-            Action::WorkerDies(run) => {
-                world.left.deaths -= 1;
-                Some(world.runs[run].is_silent = true)
-            }
-            Action::Tell(me, way) => {
-                let (job, claim) = world.sidecars[me].ending.take()?;
-                Some(self.end(world, me, job, claim, way))
-            }
             Action::Sweep(me) => self.sweep(world, me),
             Action::Name(me) => self.name(world, me),
             Action::Offer(me, job, way) => self.offer(world, me, job, way),
@@ -891,27 +872,57 @@ impl Protocol {
             }
             Action::OwnBack(me, job, way) => self.own_back(world, me, job, way),
             Action::Follow(me, job) => self.follow(world, me, job),
-            Action::Heed(me, job) => Some(world.sidecars[me].own[job] = None),
             Action::Adopt(me, job) => self.adopt(world, me, job),
             Action::Limit(me) => self.limit(world, me),
-            Action::Miss(me) => Some(self.go_alone(world, me)),
-            Action::Crash(me) => Some(self.crash(world, me)),
+            Action::Failover => self.failover(world),
+            _ => {
+                self.happen(world, action);
+                Some(())
+            }
+        }
+    }
+
+    /// What always comes to something.
+    fn happen(&self, world: &mut World, action: Action) {
+        match action {
+            Action::Lapse(job) => world.jobs[job].stage = Stage::Waiting,
+            Action::Claim(me, job) => {
+                world.jobs[job].attempt += 1;
+                world.jobs[job].stage = Stage::Active(world.now + self.rules.visibility);
+                world.sidecars[me].claiming = Some((job, world.jobs[job].attempt, world.now));
+            }
+            Action::LoseReply(me) => {
+                world.left.lost -= 1;
+                world.sidecars[me].claiming = None;
+            }
+            Action::WorkerDies(run) => {
+                world.left.deaths -= 1;
+                world.runs[run].is_silent = true;
+            }
+            Action::Tell(me, way) => {
+                if let Some((job, claim)) = world.sidecars[me].ending.take() {
+                    self.end(world, me, job, claim, way);
+                }
+            }
+            Action::Heed(me, job) => world.sidecars[me].own[job] = None,
+            Action::Miss(me) => self.go_alone(world, me),
+            Action::Crash(me) => self.crash(world, me),
             Action::Pause(me) => {
                 world.left.pauses -= 1;
-                Some(world.sidecars[me].life = Life::Paused)
+                world.sidecars[me].life = Life::Paused;
             }
-            Action::Resume(me) => Some(world.sidecars[me].life = Life::Up),
+            Action::Resume(me) => world.sidecars[me].life = Life::Up,
             Action::Outage => {
                 world.left.outages -= 1;
-                Some(world.is_out = true)
+                world.is_out = true;
             }
-            Action::Return => Some(world.is_out = false),
+            Action::Return => world.is_out = false,
             Action::Cut(me) => {
                 world.left.cuts -= 1;
-                Some(world.cut = Some(me))
+                world.cut = Some(me);
             }
-            Action::Mend => Some(world.cut = None),
-            Action::Failover => self.failover(world),
+            Action::Mend => world.cut = None,
+            other => unreachable!("{other:?}"),
         }
     }
 

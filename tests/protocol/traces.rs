@@ -242,6 +242,10 @@ impl<'a> Trace<'a> {
 
     async fn step(&mut self) {
         let (me, job) = (self.below(self.stores.len()), self.below(JOBS));
+        if self.books.seen[me] + RULES.silence <= self.now {
+            // Who was taken for gone is not looked after before it has said that it lives.
+            self.due(me).await;
+        }
         let (name, number) = (name(job), self.claims[job] - self.below(2) as Number);
         let until = self.now + self.below(3) as Time;
         match self.below(20) {
