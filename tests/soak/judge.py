@@ -292,7 +292,11 @@ def sweep(x, queue, q, spans, limit):
         out = [span for span in out if span[1] > start] + [(start, end, sidecar)]
         most = x.limit(queue, "concurrency", out[0][0], start)
         forgotten = sum(x.is_forgotten(began, start, by) for began, _, by in out)
-        away = most * x.is_away(q, out[0][0], start)
+        # Who had slots goes on with those; one that comes while others have lost the store starts as much again (41).
+        comes = x.ends.within(out[0][0] - HEALS, start)
+        # A vendor notices late that a call was cut off.
+        may = bool(comes) or sidecar is None
+        away = most * (may and x.is_away(q, out[0][0], start))
         limit.saw(start, len(out), most, most + away + forgotten)
 
 
