@@ -122,7 +122,7 @@ NODE, PYTHON = ["node", "jobs_bullmq.js"], [sys.executable, "jobs_celery.py"]
 # Name, what the row is called, how it is run, what must be fetched.
 PEERS = [
     ("jobs-ours", "ojs-throttle, `subqueues`", ours("true"), []),
-    ("jobs-ours-plain", "ojs-throttle without", ours("false"), []),
+    ("jobs-ours-plain", "ojs-throttle, one queue", ours("false"), []),
     ("jobs-bullmq", "BullMQ, one queue", peer("bullmq", NODE, "one"), ["bullmq"]),
     ("jobs-bullmq-queues", "BullMQ, 21 queues", peer("bullmq", NODE, "each"), ["bullmq"]),
     ("jobs-celery", "Celery, one queue", peer("celery", PYTHON, "one"), ["celery"]),
