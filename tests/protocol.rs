@@ -22,12 +22,12 @@ use sizes::{Fleet, LARGER, SMALL};
 use steps::{Action, EVENTS, Event, Protocol};
 use world::{Size, World};
 
+/// How a state is reached.
+type Way = Path<World, Action>;
+
 /// Of a size, with a fault or without: the first promises that are broken, each with the way there, and how many states
 /// there are.
-fn check(
-    size: &Size,
-    fault: Option<Fault>,
-) -> (Protocol, Vec<(&'static str, Path<World, Action>)>, usize) {
+fn check(size: &Size, fault: Option<Fault>) -> (Protocol, Vec<(&'static str, Way)>, usize) {
     let model = Protocol::new(size.clone(), fault);
     let checker = model
         .checker()

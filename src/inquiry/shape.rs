@@ -64,26 +64,7 @@ impl LimitView {
             Space::Queue => "queue",
         };
         let mut text = format!(r#"{{"{what}":{name},"unit":"{unit}""#);
-        let available = self.available();
-        if let Some((limit, available)) = self.limited.limits.concurrency.zip(available) {
-            text += &format!(
-                r#","concurrency":{{"limit":{limit},"active":{active},"available":{available}}}"#
-            );
-        }
-        for (nth, rate) in self.limited.limits.rates.iter().enumerate() {
-            // The text has one window a key; more are told beside it.
-            text += &match nth {
-                0 => format!(r#","rate":{}"#, self.window(nth, rate)),
-                _ => format!(r#","rate_{}":{}"#, nth + 1, self.window(nth, rate)),
-            };
-        }
-        if let Some(throttle) = self.limited.limits.throttle {
-            text += &format!(
-                r#","throttle":{{{},"next_allowed_at":"{}"}}"#,
-                throttle_members(&throttle),
-                rfc3339(self.usage.next_start.unwrap_or(self.now)),
-            );
-        }
+        text += &self.each_limit();
         if let Some(until) = self.usage.shut_until {
             text += &format!(r#","shut_until":"{}""#, rfc3339(until));
         }
@@ -96,7 +77,7 @@ impl LimitView {
         }
         let waiting = self.waiting;
         text += &format!(r#","waiting_count":{waiting},"estimated":true,"active":{active}"#);
-        if let Some(available) = available {
+        if let Some(available) = self.available() {
             text += &format!(r#","available":{available}"#);
         }
         text += &format!(
@@ -121,6 +102,31 @@ impl LimitView {
             text += r#","store":"lost""#;
         }
         text + "}"
+    }
+
+    /// Each limit with what is used of it.
+    fn each_limit(&self) -> String {
+        let (active, mut text) = (self.usage.active, String::new());
+        if let Some((limit, available)) = self.limited.limits.concurrency.zip(self.available()) {
+            text += &format!(
+                r#","concurrency":{{"limit":{limit},"active":{active},"available":{available}}}"#
+            );
+        }
+        for (nth, rate) in self.limited.limits.rates.iter().enumerate() {
+            // The text has one window a key; more are told beside it.
+            text += &match nth {
+                0 => format!(r#","rate":{}"#, self.window(nth, rate)),
+                _ => format!(r#","rate_{}":{}"#, nth + 1, self.window(nth, rate)),
+            };
+        }
+        if let Some(throttle) = self.limited.limits.throttle {
+            text += &format!(
+                r#","throttle":{{{},"next_allowed_at":"{}"}}"#,
+                throttle_members(&throttle),
+                rfc3339(self.usage.next_start.unwrap_or(self.now)),
+            );
+        }
+        text
     }
 
     /// When those that wait now will have started, as a sentence.

@@ -340,7 +340,7 @@ impl Step<'_> {
     pub fn due(&mut self) -> Vec<Row> {
         self.books.seen[self.me] = self.now;
         let mut due = Vec::new();
-        for row in self.books.rows.clone().into_iter().flatten() {
+        for row in self.books.rows.into_iter().flatten() {
             let is_mine = usize::from(row.owner) == self.me;
             let is_due = match row.place {
                 Place::Offered => is_mine,

@@ -560,7 +560,7 @@ pub async fn claim_that_is_over_when_its_reply_comes(ctx: Ctx) -> Judge {
     w.enqueue(job()).await;
     let mut others = Vec::new();
     for _ in 0..12 {
-        two.beat(&[id.clone()], false).await;
+        two.beat(std::slice::from_ref(&id), false).await;
         w.pass(1_000).await;
         others.extend(one.get("mail", 1).await);
     }
