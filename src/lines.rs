@@ -5,7 +5,7 @@
 //! all wait whose turn is later. Where another key does, its lane waits, and other lanes pass it.
 //!
 //! Jobs of the same key ask for the same starts, and a call asks sooner than a FETCH. So who had the last start lets the
-//! other ask first, for [`BEHIND`], while both want one.
+//! other ask first, for 2 ms, while both want one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
