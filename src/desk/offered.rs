@@ -13,11 +13,16 @@ use crate::hold::Lane;
 /// by one of the next beats.
 const STANDS: Duration = Duration::from_secs(60);
 
+/// So long at most a store that fails again and again is waited for.
+const UNSURE: Duration = Duration::from_secs(10);
+
 /// Lanes in which siblings have offered held jobs, with the time when that was heard of last.
 #[derive(Default, Debug)]
 pub(crate) struct Offered {
     any: AtomicBool,
     lanes: Mutex<HashMap<Lane, Instant>>,
+    /// Since when the store may have forgotten who took some of them over.
+    unsure: Mutex<Option<Instant>>,
 }
 
 impl Offered {
@@ -25,6 +30,17 @@ impl Offered {
         let mut lanes = self.lanes.lock();
         lanes.insert(lane, Instant::now());
         self.any.store(true, Ordering::Release);
+    }
+
+    /// The store knows who took them over.
+    pub(crate) fn are_known(&self) {
+        *self.unsure.lock() = None;
+    }
+
+    /// The store may have forgotten that: whether it is waited for.
+    pub(crate) fn wait(&self) -> bool {
+        let mut unsure = self.unsure.lock();
+        unsure.get_or_insert_with(Instant::now).elapsed() < UNSURE
     }
 
     /// Forgets what was named long ago and has found nobody who wants it.

@@ -254,6 +254,24 @@ impl Sidecar {
         }
     }
 
+    /// Whether what the backend says now of a held job is of our claim. Past its deadline a sibling may have claimed the
+    /// job, and some backends accept a heartbeat from anybody.
+    pub(crate) fn is_still_ours(&self, job: &str) -> bool {
+        self.has_no_siblings() || !self.hold.is_past_deadline(job)
+    }
+
+    /// Whether no other sidecar may claim what this one loses.
+    pub(crate) fn has_no_siblings(&self) -> bool {
+        !self.store.is_shared() || self.store.is_alone()
+    }
+
+    /// The backend said at `since` that a held job is ours for as long from then.
+    pub(crate) fn proved(&self, job: &str, since: Instant, lasts: Duration) {
+        if self.is_still_ours(job) {
+            self.hold.proved(job, since, lasts);
+        }
+    }
+
     /// A slot of these keys ended, or a start of theirs was undone: calls and jobs that wait for one of them may ask again.
     pub(crate) fn wake(&self, freed: &[Limited]) {
         self.calling.wake(freed);

@@ -216,9 +216,7 @@ impl Hold {
         }
     }
 
-    /// The backend said at `since` that the job is ours for `visibility` from then. What it has said later counts, and
-    /// what came past the deadline does not: another one may have claimed the job meanwhile, and some backends accept a
-    /// heartbeat from anybody.
+    /// The backend said at `since` that the job is ours for `visibility` from then. What it has said later counts.
     pub fn proved(&self, job: &str, since: Instant, visibility: Duration) {
         let mut state = self.state();
         let HoldState { queues, jobs, .. } = &mut *state;
@@ -233,9 +231,7 @@ impl Hold {
             }
             Whereabouts::InHand => None,
         };
-        if let Some(held) =
-            held.filter(|held| held.proof.at <= since && Instant::now() < held.proof.deadline)
-        {
+        if let Some(held) = held.filter(|held| held.proof.at <= since) {
             held.proof = Proof::new(since, visibility);
             let (job, due_at) = (held.claimed.job.clone(), held.due_at());
             state.note_due(&job, due_at);

@@ -1193,21 +1193,6 @@ fn of_two_words_of_the_backend_the_later_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_word_past_the_deadline_is_not_of_this_claim() {
-    let (hold, second) = (hold(), Duration::from_secs(1));
-    hold.add(vec![job("a", 0, &["k"])]);
-    let asked = Instant::now();
-    hold.proved("a", asked, 10 * second);
-    tokio::time::advance(8 * second).await;
-    let late = Instant::now();
-    // A tenth before its end another one may have the job.
-    tokio::time::advance(second).await;
-    hold.proved("a", late, 10 * second);
-    assert!(hold.is_past_deadline("a"));
-    assert_eq!(hold.state().find("a").unwrap().proof.at, asked);
-}
-
-#[tokio::test(start_paused = true)]
 async fn only_who_has_next_to_nothing_shows_that_places_are_lacking() {
     let (hold, idle) = (hold(), Duration::from_secs(10));
     let look = |scope| hold.places(&lane(scope), most(4, 1 << 20));

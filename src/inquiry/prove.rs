@@ -116,7 +116,7 @@ pub(crate) async fn confirm(
     let mut unnamed = Vec::new();
     for (nth, ((job, attempt), word)) in jobs.iter().zip(&mut words).enumerate() {
         if named.contains(&**job) {
-            sidecar.hold.proved(job, sent, extension.lasts);
+            sidecar.proved(job, sent, extension.lasts);
             *word = Word::Ours(sent);
         } else if nth < asked {
             unnamed.push((nth, job.clone(), *attempt));
@@ -144,7 +144,7 @@ pub(crate) async fn confirm(
             *word = match active {
                 Some(true) => {
                     if let Some((job, _)) = jobs.get(nth) {
-                        sidecar.hold.proved(job, sent, extension.lasts);
+                        sidecar.proved(job, sent, extension.lasts);
                     }
                     Word::Ours(sent)
                 }

@@ -181,8 +181,11 @@ async fn take_over_row(proxy: &Proxy, row: Row) -> bool {
 /// Takes over what is offered. Gives the claim number under which it is ours; `None`: another has it. The number follows
 /// from the offered one, so that it is asked again where an answer is lost.
 async fn own(sidecar: &Sidecar, offered: &Claimed) -> Result<Option<Gen>, StoreError> {
-    // Who took it over may have to put its row back yet: the store may have forgotten that it was taken.
-    if sidecar.store.may_miss_rows() {
+    // Who took it over may have to put its row back yet: the store may have forgotten that it was taken. One that fails all
+    // the time is not waited for without end.
+    if !sidecar.store.may_miss_rows() {
+        sidecar.keeper.offered.are_known();
+    } else if sidecar.keeper.offered.wait() {
         return Err(StoreError::Settling);
     }
     let next = Gen(offered.generation.0 + 1);

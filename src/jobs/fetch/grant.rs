@@ -289,7 +289,7 @@ impl Proxy {
                     ours.push(pick);
                 }
                 // Past the deadline it may be of a claim that another one has made.
-                Some(Word::Ours(since)) if proven => {
+                Some(Word::Ours(since)) if proven || self.sidecar.has_no_siblings() => {
                     go(&mut pick);
                     pick.proof = Proof::new(since, lasts(&pick, visibility));
                     ours.push(pick);

@@ -46,7 +46,8 @@ pub(super) fn read_reply(
     }
     // One whose claim was over when the reply came is none of ours any more. A sibling may run it by now, under a claim
     // that has the earlier number though it is the later one.
-    for _ in jobs.extract_if(.., |held| held.proof.deadline <= ended) {
+    let is_over = |held: &mut Held| held.proof.deadline <= ended && !sidecar.has_no_siblings();
+    for _ in jobs.extract_if(.., is_over) {
         sidecar.metrics.count(Counted::HoldLost);
     }
     sidecar.metrics.claimed(jobs.len());

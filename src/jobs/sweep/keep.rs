@@ -183,8 +183,13 @@ async fn keep_claims(proxy: Proxy, (scope, extension): KeptAlike, claims: Vec<Cl
         jobs.iter().zip(words.iter().copied()),
     );
     for (claimed, word) in claims.iter().zip(words) {
-        // Without a word in time the claim is over at its deadline. A later word may be of the claim of another one.
-        if word == Word::Gone || hold.is_past_deadline(&claimed.job) {
+        let is_over = match word {
+            Word::Ours(_) => !proxy.sidecar.is_still_ours(&claimed.job),
+            Word::Gone => true,
+            // For want of its word the claim counts until its deadline.
+            Word::None => hold.is_past_deadline(&claimed.job),
+        };
+        if is_over {
             proxy.sidecar.lose(claimed).await;
         }
     }
@@ -217,7 +222,7 @@ async fn give_whole_once_out(proxy: Proxy, lasts: Duration, mut left: Vec<(Arc<s
         for (job, word) in left.extract_if(.., |(job, _)| !hold.is_in_hand(job)) {
             match word {
                 // It waits again, and has what this one gave it, unless another came later.
-                Word::Ours(since) if hold.has(&job) => hold.proved(&job, since, lasts),
+                Word::Ours(since) if hold.has(&job) => proxy.sidecar.proved(&job, since, lasts),
                 _ => out.push(job),
             }
         }
