@@ -37,8 +37,8 @@ impl Offered {
         *self.unsure.lock() = None;
     }
 
-    /// The store may have forgotten that: whether it is waited for.
-    pub(crate) fn wait(&self) -> bool {
+    /// The store may have forgotten that: whether it is still waited for.
+    pub(crate) fn wait_for_store(&self) -> bool {
         let mut unsure = self.unsure.lock();
         unsure.get_or_insert_with(Instant::now).elapsed() < UNSURE
     }

@@ -185,7 +185,7 @@ async fn own(sidecar: &Sidecar, offered: &Claimed) -> Result<Option<Gen>, StoreE
     // the time is not waited for without end.
     if !sidecar.store.may_miss_rows() {
         sidecar.keeper.offered.are_known();
-    } else if sidecar.keeper.offered.wait() {
+    } else if sidecar.keeper.offered.wait_for_store() {
         return Err(StoreError::Settling);
     }
     let next = Gen(offered.generation.0 + 1);

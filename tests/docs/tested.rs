@@ -103,3 +103,20 @@ fn each_test_that_is_named_is_there() {
         "chapter `tested` says how many tests there are: {said}"
     );
 }
+
+/// The faults that a soak must find are a patch: it must apply to the sources of now.
+#[test]
+fn the_planted_faults_apply() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut git = std::process::Command::new("git");
+    git.current_dir(root)
+        .args(["apply", "--check", "tests/soak/planted.patch"]);
+    // A copy within another repository is none of that one.
+    git.env("GIT_CEILING_DIRECTORIES", root.parent().unwrap());
+    let said = git.output().unwrap();
+    let why = String::from_utf8_lossy(&said.stderr);
+    assert!(
+        said.status.success(),
+        "mend tests/soak/planted.patch: {why}"
+    );
+}

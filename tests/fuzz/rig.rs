@@ -184,6 +184,7 @@ fn try_within(
         nth += 1;
     }
     println!("seed {seed}: {nth} cases");
+    assert!(only.is_some() || nth > 50, "only {nth} cases");
     nth - only.unwrap_or(0)
 }
 
