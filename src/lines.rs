@@ -396,6 +396,11 @@ impl CallLines {
         self.0.lock().waiting.values().sum()
     }
 
+    /// How many calls of a way out wait.
+    pub(crate) fn waiting_at(&self, egress: &str) -> usize {
+        self.0.lock().waiting.get(egress).copied().unwrap_or(0)
+    }
+
     /// How many calls wait for a key.
     pub(crate) fn waiting(&self, key: &Key) -> usize {
         let standings = self.0.lock();

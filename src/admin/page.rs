@@ -3,10 +3,11 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::{HeaderMap, HeaderValue, Response, header};
 use sha2::{Digest, Sha256};
 
 use crate::answers::body::Body;
+use crate::answers::packed::Packer;
 
 /// The whole page.
 const PAGE: &str = include_str!("page.html");
@@ -34,9 +35,13 @@ fn inside(tag: &str) -> Option<&'static str> {
     after.split_once(&format!("</{tag}>")).map(|(text, _)| text)
 }
 
-/// The page.
-pub(super) fn reply(policy: &HeaderValue) -> Response<Body> {
-    let mut page = Response::new(Body::from(Bytes::from_static(PAGE.as_bytes())));
+/// The page, for who asks with these headers.
+pub(super) fn reply(asked: &HeaderMap, policy: &HeaderValue) -> Response<Body> {
+    let mut page = Response::new(Body::empty());
+    *page.body_mut() = match Packer::new(asked, page.headers_mut()) {
+        Some(packer) => packer.whole(PAGE.as_bytes()).into(),
+        None => Bytes::from_static(PAGE.as_bytes()).into(),
+    };
     let text = |value| HeaderValue::from_static(value);
     for (name, value) in [
         (header::CONTENT_TYPE, text("text/html; charset=utf-8")),

@@ -71,7 +71,7 @@ impl Admin {
         guard::may_read(self.proxy.sidecar(), head)?;
         match head.uri.path() {
             STATE => self.states.answer(head).await,
-            _ => Ok(page::reply(&self.policy)),
+            _ => Ok(page::reply(&head.headers, &self.policy)),
         }
     }
 

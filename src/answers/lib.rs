@@ -3,5 +3,6 @@
 
 pub mod body;
 pub mod load;
+pub mod packed;
 pub mod pass;
 pub mod respond;

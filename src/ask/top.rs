@@ -16,7 +16,9 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 const NAMES: &str = "\
 LIMIT                    BY              SLOTS      WINDOW WAITING STARTS REFUSED     NEXT     DONE";
 const QUEUES: &str = "\
-QUEUE                        BY                            DEPTH WAITING    HELD  REFUSED";
+QUEUE                        BY                            DEPTH WAITING    HELD  REFUSED     DONE";
+const WAYS: &str = "\
+WAY OUT                  BY               OUT WAITING  ANSWERS IN THE LAST MINUTE";
 
 /// Prints the table until `out` has no reader any more, or once.
 ///
@@ -114,6 +116,14 @@ fn table(state: &Value, args: &Top) -> String {
         lines.extend(calls_line(&row["state"]["calls"]));
         lines.extend(set_by_hand(&row["state"]["override"]));
     }
+    let ways = list(state, "ways");
+    if !ways.is_empty() {
+        lines.push(WAYS.to_owned());
+    }
+    for way in ways {
+        lines.push(way_line(way));
+        lines.extend(cause_lines(&way["cause"]));
+    }
     let filter = args.filter.to_lowercase();
     let queues = list(&state["queues"], "rows").iter();
     let queues = queues.filter(|row| {
@@ -189,10 +199,8 @@ fn row_line(row: &Value) -> String {
         }
     };
     let (slots, window) = (&state["concurrency"], &state["rate"]);
-    // The time of day is enough.
-    let time = |time: &str| time.split(['T', '.']).nth(1).unwrap_or_default().to_owned();
-    let next = time(text(cause, "next_start"));
-    let done = time(text(&state["waiting_done"], "at"));
+    let next = time_of_day(text(cause, "next_start"));
+    let done = time_of_day(text(&state["waiting_done"], "at"));
     format!(
         "{:<24} {:<11} {:>9} {:>11} {:>7} {:>6} {:>7} {next:>8} {done:>8}",
         text(row, "name"),
@@ -213,13 +221,34 @@ fn queue_line(row: &Value) -> String {
         (depth, most) => format!("{depth}/{most}"),
     };
     format!(
-        "{:<28} {:<18} {depth:>16} {:>7} {:>7} {:>8}",
+        "{:<28} {:<18} {depth:>16} {:>7} {:>7} {:>8} {:>8}",
         text(row, "queue"),
         text(&row["cause"], "name"),
         row["waiting"].to_string(),
         row["held"].to_string(),
         row["refused"].to_string(),
+        time_of_day(text(row, "waiting_done")),
     )
+}
+
+/// What stands of one way out under [`WAYS`].
+fn way_line(way: &Value) -> String {
+    let answers = way["answers"].as_object().into_iter().flatten();
+    let answers = answers.map(|(status, count)| format!("{status}: {count}"));
+    let answers = answers.collect::<Vec<_>>().join(", ");
+    format!(
+        "{:<24} {:<11} {:>8} {:>7}  {answers}{}",
+        text(way, "name"),
+        text(&way["cause"], "name"),
+        way["out"].to_string(),
+        way["waiting"].to_string(),
+        if way["up"] == false { " NO ANSWER" } else { "" },
+    )
+}
+
+/// The time of day of a time, which is enough.
+fn time_of_day(time: &str) -> &str {
+    time.split(['T', '.']).nth(1).unwrap_or_default()
 }
 
 #[cfg(test)]

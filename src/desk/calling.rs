@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::answers::load::Seldom;
 use crate::limit::{Key, Limited};
 use crate::lines::{AskedBy, CallLines};
+use crate::store::Claimed;
 use crate::wire::upstream::Upstream;
 
 /// The calls that wait here, and those that are out through us.
@@ -16,8 +17,8 @@ use crate::wire::upstream::Upstream;
 pub(crate) struct Calling {
     /// Those that wait.
     pub(crate) lines: Arc<CallLines>,
-    /// The ids of those that are out, with their limits.
-    pub(crate) out: Mutex<HashMap<Arc<str>, Arc<[Limited]>>>,
+    /// Those that are out, by their ids.
+    pub(crate) out: Mutex<HashMap<Arc<str>, Claimed>>,
     /// Cancelled when a drain has no limited job out any more, which may have to call: from then on no call starts.
     pub(crate) closed: CancellationToken,
     /// The ports of this program.
@@ -69,10 +70,17 @@ impl Calling {
         self.lines.started(AskedBy::Job, limited);
     }
 
+    /// How many of a way out are out through us, and how many wait here.
+    pub(crate) fn of_way(&self, egress: &str) -> (usize, usize) {
+        let out = self.out.lock();
+        let out = out.values().filter(|of| of.egress() == Some(egress));
+        (out.count(), self.lines.waiting_at(egress))
+    }
+
     /// How many of a key are out through us, and how many wait here.
     pub(crate) fn of_key(&self, key: &Key) -> (usize, usize) {
         let out = self.out.lock();
-        let has_key = |of: &&Arc<[Limited]>| of.iter().any(|one| one.key == *key);
+        let has_key = |of: &&Claimed| of.limited.iter().any(|one| one.key == *key);
         let out = out.values().filter(has_key).count();
         (out, self.lines.waiting(key))
     }

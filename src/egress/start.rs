@@ -77,7 +77,7 @@ impl CallStart {
         meter: Option<Meter>,
     ) -> CallStart {
         let mut out = sidecar.calling.out.lock();
-        out.insert(claimed.job.clone(), claimed.limited.clone());
+        out.insert(claimed.job.clone(), claimed.clone());
         drop(out);
         CallStart {
             sidecar: Arc::clone(sidecar),

@@ -252,12 +252,11 @@ impl WayOut {
                 Some(Verdict::Refused { which, why, at, .. }) => {
                     let by = claimed.limited.get(which).cloned();
                     if let Some(by) = &by {
-                        let metrics = &sidecar.metrics;
-                        metrics.refused(StartKind::Call, by, &by.policy, OnLimit::Wait);
+                        let (metrics, refused) = (&sidecar.metrics, (by, &why));
+                        metrics.refused(StartKind::Call, refused, &by.policy, OnLimit::Wait);
                     }
                     // A pause ends when somebody ends it.
-                    let is_paused = why.strategy == Strategy::Concurrency && why.limit == 0;
-                    let at = at.filter(|_| !is_paused && !why.slot);
+                    let at = at.filter(|_| !why.is_pause() && !why.slot);
                     let by = by.map(|by| (by, why));
                     // Before it starts, other calls may give back what they do not use.
                     let gives_back = match &by {

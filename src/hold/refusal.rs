@@ -1,6 +1,6 @@
 //! Why jobs may not be asked for, and until when.
 
-use ojs_limit::{PolicyAndKey, Strategy, Timestamp};
+use ojs_limit::{PolicyAndKey, Timestamp};
 
 /// A refusal of a picked job: it holds for its whole group.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ impl Refused {
     /// What a limit's refusal means; `at`: when the job may start, where that is known.
     pub fn by(why: &ojs_limit::Refusal, at: Option<Timestamp>) -> Refused {
         match at.unwrap_or_default() {
-            _ if why.strategy == Strategy::Concurrency && why.limit == 0 => Refused::Paused,
+            _ if why.is_pause() => Refused::Paused,
             at if why.slot => Refused::ForSlot(at),
             at => Refused::Until(at),
         }

@@ -40,6 +40,8 @@ pub(crate) struct LimitView {
     pub(crate) calls: (usize, usize),
     /// When those that wait will have started, if that can be said.
     pub(crate) done: Option<Done>,
+    /// How many more wait in a minute than did, if that can be said.
+    pub(crate) growth: Option<i64>,
     /// What was set over HTTP.
     pub(crate) set: Option<Arc<Override>>,
     /// Why what was set may not do what was meant.
@@ -86,6 +88,9 @@ impl LimitView {
         );
         if let Some(done) = self.done {
             text += &format!(r#","waiting_done":{}"#, done.to_json());
+        }
+        if let Some(growth) = self.growth {
+            text += &format!(r#","waiting_growth":{growth}"#);
         }
         if self.calls != (0, 0) {
             let (out, waiting) = self.calls;
@@ -135,8 +140,14 @@ impl LimitView {
         let (from, to) = done.within;
         let [at, from, to] = [done.at, from, to].map(rfc3339);
         let (waiting, name) = (self.waiting + self.calls.1 as u64, &self.name);
+        let grows = match self.growth {
+            Some(more @ 1..) => {
+                format!("; at this pace the line grows: each minute {more} more come than start")
+            }
+            _ => String::new(),
+        };
         Some(format!(
-            "the last of {waiting} that wait now for {name} starts at about {at} (from {from} to {to}), as far as this limit decides"
+            "the last of {waiting} that wait now for {name} starts at about {at} (from {from} to {to}), as far as this limit decides{grows}"
         ))
     }
 
@@ -357,6 +368,7 @@ mod tests {
             waiting: 0,
             calls: (0, 0),
             done: None,
+            growth: None,
             set: None,
             hint: None,
             lost: None,

@@ -47,6 +47,16 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// Whether the key is paused: it has no slots until somebody gives it some.
+    pub fn is_pause(&self) -> bool {
+        self.strategy == Strategy::Concurrency && self.limit == 0
+    }
+
+    /// Whether nothing of the key starts, whatever is used: it is shut or paused.
+    pub fn is_closed(&self) -> bool {
+        self.strategy == Strategy::Shut || self.is_pause()
+    }
+
     /// Whether this refusal lets go later than `other`. One that waits for a slot outlasts any
     /// that waits for a time.
     pub fn outlasts(&self, other: &Refusal) -> bool {

@@ -256,13 +256,26 @@ async fn key_view(
 pub(crate) async fn view(
     sidecar: &Sidecar,
     limited: Limited,
-    (state, now): (KeyState, Timestamp),
+    known: (KeyState, Timestamp),
     facts: &KeyFacts,
 ) -> LimitView {
     let waiting = facts.now.waiting_for(&limited.key);
     let calls = sidecar.calling.of_key(&limited.key);
+    shown(sidecar, limited, known, (waiting, calls, facts.now.at)).await
+}
+
+/// Limits as they are shown: so many jobs wait for them, as of then, and so many calls are out and wait.
+async fn shown(
+    sidecar: &Sidecar,
+    limited: Limited,
+    (state, now): (KeyState, Timestamp),
+    (waiting, calls, at): (u64, (usize, usize), Timestamp),
+) -> LimitView {
+    let all = waiting + calls.1 as u64;
+    let place = (limited.space, limited.key.clone());
     LimitView {
-        done: done(sidecar, &limited, &state, waiting + calls.1 as u64, now),
+        done: done(sidecar, &limited, &state, all, now),
+        growth: sidecar.metrics.waits(&place, all),
         lost: free_slots(sidecar, &limited).await,
         name: limited.key.as_str().to_owned(),
         usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
@@ -274,7 +287,7 @@ pub(crate) async fn view(
         set: (sidecar.store.overrides()).get(limited.space, &limited.key, now),
         hint: None,
         now,
-        at: facts.now.at,
+        at,
         limited,
     }
 }
@@ -349,16 +362,12 @@ pub(crate) async fn queue_view(
         cost,
         ..policy::of_queue(queue, limits)
     };
-    let (state, now) = &known;
     let waiting =
         facts.now.queue(queue).waiting() + siblings::held_by_siblings(sidecar, queue).await as u64;
     let mut view = LimitView {
         name: queue.to_owned(),
-        done: done(sidecar, &limited, state, waiting, *now),
-        waiting,
-        calls: (0, 0),
         hint: in_vain.then_some(shape::FILE_IS_STRICTER),
-        ..view(sidecar, limited, known, facts).await
+        ..shown(sidecar, limited, known, (waiting, (0, 0), facts.now.at)).await
     };
     view.limited.cost = Cost::ONE;
     Some(view)

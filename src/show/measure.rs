@@ -1,9 +1,11 @@
 //! The scrape: gauges that are read when they are asked for, rather than counted.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::limits::{self, KeyFacts};
 use crate::answers::load::Urgency;
 use crate::desk::Sidecar;
 use crate::desk::snapshot::{SHARED, Snapshot};
@@ -13,10 +15,12 @@ use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
 use crate::policy::numbers;
 use crate::store::LedgerExt;
 use crate::subqueues::SpreadOfQueue;
-use crate::told::metrics::Labels;
+use crate::told::metrics::{Labels, SpacedKey};
 
 /// Of so many keys without series of their own a shared store is asked in one call.
 const AT_ONCE: usize = 1_000;
+/// Of so many keys it is told when those that wait for them have started.
+const FORETOLD: usize = 100;
 /// Of more than so many it is not asked at all.
 const MAX_ASKED: usize = 20_000;
 
@@ -28,6 +32,7 @@ const ASKING: Duration = Duration::from_secs(2);
 pub(crate) async fn measured(sidecar: &Sidecar, page: impl FnOnce() -> String) -> String {
     let _late = tokio::time::timeout(ASKING, measure_out(sidecar)).await;
     let now = Snapshot::of(sidecar, SHARED).await;
+    let _late = tokio::time::timeout(ASKING, foretell(sidecar, &now)).await;
     // Another scrape would show one half of its numbers and one of these.
     let _alone = sidecar.snapshot.page.lock();
     measure_here(sidecar, &now);
@@ -66,6 +71,32 @@ async fn measure_out(sidecar: &Sidecar) {
     if let Some(out) = out_of(sidecar, &others).await {
         sidecar.metrics.others_active(out);
     }
+}
+
+/// When the last of those has started that wait for each key now. The store is asked about keys for which some wait.
+async fn foretell(sidecar: &Sidecar, now: &Arc<Snapshot>) {
+    let waiting = |(space, key): &SpacedKey| match space {
+        Space::Queue => now.queue(key.as_str()).waiting(),
+        Space::Job => now.waiting_for(key) + sidecar.calling.lines.waiting(key) as u64,
+    };
+    let (own, _) = sidecar.metrics.named();
+    let mut keys: Vec<_> = own.iter().map(|of| (waiting(of), of)).collect();
+    keys.retain(|(waiting, _)| *waiting > 0);
+    keys.sort_unstable_by_key(|(waiting, _)| Reverse(*waiting));
+    keys.truncate(FORETOLD);
+    let keys: Vec<_> = keys.iter().map(|(_, (space, key))| (*space, key)).collect();
+    let facts = KeyFacts::here(sidecar, Arc::clone(now));
+    let views = match keys.is_empty() {
+        true => Ok(Vec::new()),
+        false => limits::views(sidecar, &keys, &facts).await,
+    };
+    let views = views.unwrap_or_default();
+    let ends = keys.iter().zip(&views).filter_map(|((space, key), view)| {
+        let view = view.as_ref()?;
+        let left = view.done?.at.since(view.now);
+        Some((space.name_of(key).into_owned(), left as f64 / 1e6))
+    });
+    sidecar.metrics.waiting_done(ends);
 }
 
 /// How many jobs of these keys are out in all: not a number where they are too many to ask for; `None` where the
@@ -197,6 +228,10 @@ fn measure_load(sidecar: &Sidecar) {
             &[("kind", kind)],
             requests,
         );
+    }
+    for (egress, status, ever, _) in sidecar.metrics.service_answers() {
+        let labels = [("egress", &*egress), ("code", &*status.to_string())];
+        (sidecar.metrics).count_to("ojs_throttle_egress_answers_total", &labels, ever);
     }
     for (egress, is_away) in sidecar.calling.away() {
         let up = usize::from(!is_away);

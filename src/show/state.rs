@@ -25,8 +25,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use super::limits::{self, KeyFacts};
 use super::why::{self, Applied, Cause, Hung};
 use crate::answers::body::Body;
+use crate::answers::packed::Packer;
 use crate::answers::respond::{Fault, ours};
 use crate::bounds::Level;
+use crate::config::BaseUrl;
 use crate::desk::snapshot::{QueueNow, SHARED, Snapshot};
 use crate::desk::whole::stops_all;
 use crate::desk::{Proxy, Sidecar};
@@ -34,15 +36,16 @@ use crate::duration;
 use crate::inquiry::shape::{LimitView, rfc3339};
 use crate::inquiry::waiting;
 use crate::json::Json;
-use crate::limit::{Key, Space};
+use crate::limit::{Key, Limited, Space};
 use crate::policy;
 use crate::store::LedgerExt;
 use crate::told::events::{Filter, Subscription};
 use crate::told::metrics::{Point, STEP, SpacedKey};
 use crate::wire::ojs::{self, REPLY_DEPTH};
 use parts::{
-    BackendPart, CausePart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow, KeysPart,
-    MinutePart, QueueRow, QueuesPart, ShadowPart, SidecarPart, State, StateHead, StorePart,
+    BackendPart, BandPart, CausePart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow,
+    KeysPart, MinutePart, QueueRow, QueuesPart, ShadowPart, SidecarPart, State, StateHead,
+    StorePart, WayRow,
 };
 
 /// How often a state is made, at most.
@@ -57,8 +60,10 @@ const STREAMS: usize = 8;
 const ANSWERS: usize = 2 * STREAMS;
 /// Rows of one answer: keys, and queues.
 const ROWS: usize = 50;
-/// Events that are shown, the last ones.
+/// Rows of events that are shown, the last ones.
 const EVENTS: usize = 20;
+/// Events that are read in a second, the last ones.
+const READ: usize = 200;
 
 /// What does not change while a sidecar runs.
 #[derive(Debug)]
@@ -183,23 +188,27 @@ impl States {
         let accepts = parts.headers.get(header::ACCEPT);
         let is_stream =
             accepts.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let mut response = Response::new(Body::empty());
+        let headers = response.headers_mut();
         let (body, kind) = match is_stream {
-            true => (self.stream(question)?, "text/event-stream"),
+            true => {
+                let packer = Packer::new(&parts.headers, headers);
+                (self.stream(question, packer)?, "text/event-stream")
+            }
             false => {
                 let state = self.state(&question).await?;
                 (Body::from(state), "application/json")
             }
         };
-        let mut response = Response::new(body);
-        let headers = response.headers_mut();
         ours(&parts.headers, headers);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        *response.body_mut() = body;
         Ok(response)
     }
 
     /// A stream of states, one a second, until its reader leaves or is too slow.
-    fn stream(&self, question: StateQuery) -> Result<Body, Fault> {
+    fn stream(&self, question: StateQuery, packer: Option<Packer>) -> Result<Body, Fault> {
         let place = Arc::clone(&self.0.places).try_acquire_owned();
         let place = place.map_err(|_| full())?;
         let (out, frames) = mpsc::channel(1);
@@ -209,14 +218,19 @@ impl States {
             tokio::select! {
                 () = sidecar.events.closed() => {}
                 () = out.closed() => {}
-                () = states.send(&question, &out) => {}
+                () = states.send(&question, packer, &out) => {}
             }
             states.leave(place).await;
         });
         Ok(Body::frames(frames))
     }
 
-    async fn send(&self, question: &StateQuery, out: &mpsc::Sender<Bytes>) {
+    async fn send(
+        &self,
+        question: &StateQuery,
+        mut packer: Option<Packer>,
+        out: &mpsc::Sender<Bytes>,
+    ) {
         // All streams go by the same seconds, so that one state serves all.
         let next = Duration::from_secs(self.0.second() + 1);
         let mut ticks = interval_at(self.0.began + next, EVERY);
@@ -226,7 +240,11 @@ impl States {
                 return;
             };
             let frame = [b"event: state\ndata: ", &*state, b"\n\n"].concat();
-            if !matches!(timeout(BEHIND, out.send(frame.into())).await, Ok(Ok(()))) {
+            let frame = match &mut packer {
+                Some(packer) => packer.part(&frame),
+                None => frame.into(),
+            };
+            if !matches!(timeout(BEHIND, out.send(frame)).await, Ok(Ok(()))) {
                 return;
             }
             ticks.tick().await;
@@ -269,11 +287,13 @@ impl States {
         let mut keys = self.0.keys(&base.keys, &mut now, question).await;
         let why = self.0.why(&now, question, &mut keys).await;
         let queues = self.0.queues(&now, &keys);
+        let ways = self.0.ways(&now, &keys);
         let state = State {
             at: duration::exactly(now.at.0),
             head: self.0.head(&now),
             keys,
             queues,
+            ways,
             why,
             events: &EventsPart {
                 missed: events.missed,
@@ -372,6 +392,7 @@ impl Shared {
         let row = |(queue, here): (&Arc<str>, &QueueNow)| QueueRow {
             cause: None,
             waiting: here.waiting(),
+            waiting_done: None,
             paused: here.is_paused,
             held: here.held,
             depth: here.level.as_ref().map(|level| level.depth),
@@ -390,24 +411,53 @@ impl Shared {
         });
         rows.truncate(ROWS);
         let is_limit = |cause: &Cause| !cause.lets_start() || cause.is_shown();
-        let of_keys = |queue: &str| {
-            let mut of_keys = keys.rows.iter();
-            of_keys.find_map(|row| {
-                let key = Key::new(&row.name).ok()?;
-                let is_covered = now.live.policies.covered(&key).any(|of| of == queue);
-                row.cause.clone().filter(|_| is_covered)
-            })
-        };
         for row in &mut rows {
+            let of_keys = of_keys(now, row, keys);
             let mut causes = why::of_queue(sidecar, now, &row.queue).into_iter();
             let cause = causes.find(is_limit);
             row.cause = match cause {
                 Some(cause) => Some(CausePart::from(&cause)),
-                None if row.waiting > 0 => of_keys(&row.queue),
+                None if row.waiting > 0 => of_keys.iter().find_map(|one| one.cause.clone()),
                 None => None,
             };
+            let waits = of_keys.iter().filter(|one| row.waiting > 0 && one.waits());
+            let ends: Option<Vec<String>> = waits.map(|one| one.waiting_done()).collect();
+            row.waiting_done = ends.and_then(|ends| ends.into_iter().max());
         }
         QueuesPart { total, rows }
+    }
+
+    /// The ways out, each with what holds back its key.
+    fn ways(&self, now: &Snapshot, keys: &KeysPart) -> Vec<WayRow> {
+        let sidecar = &*self.proxy.sidecar;
+        let (answers, away) = (sidecar.metrics.service_answers(), sidecar.calling.away());
+        let ways = now.live.settings.egress.iter();
+        ways.map(|way| {
+            let (out, waiting) = sidecar.calling.of_way(&way.name);
+            let own = answers
+                .iter()
+                .filter(|(egress, .., lately)| *egress == way.name && *lately > 0);
+            let upstream = way.upstream.as_ref().map(BaseUrl::authority);
+            let hosts = || way.hosts.as_ref().map(|hosts| hosts.to_string());
+            let mut rows = keys.rows.iter();
+            let row = rows.find(|row| *row.name == *way.key.as_str());
+            WayRow {
+                name: Arc::clone(&way.name),
+                listen: way.listen.to_string(),
+                to: upstream.or_else(hosts).unwrap_or_default(),
+                up: !away
+                    .iter()
+                    .any(|(egress, is_away)| *egress == way.name && *is_away),
+                out,
+                waiting,
+                answers: own
+                    .map(|(_, status, _, lately)| (*status, *lately))
+                    .collect(),
+                key: way.key.as_str().to_owned(),
+                cause: row.and_then(|row| row.cause.clone()),
+            }
+        })
+        .collect()
     }
 
     /// The keys that are asked for, with what the store says of them.
@@ -495,6 +545,27 @@ impl Shared {
     }
 }
 
+/// The keys for which the jobs of a queue wait: its own as a whole, and those of all its jobs; else those of its held jobs,
+/// where something holds back each of them and no other job is known.
+fn of_keys<'k>(now: &Snapshot, row: &QueueRow, keys: &'k KeysPart) -> Vec<&'k KeyRow> {
+    let is_covered = |one: &&KeyRow| {
+        let covers = |key: &Key| now.live.policies.covered(key).any(|of| of == &*row.queue);
+        one.name.strip_prefix("_queue:") == Some(&row.queue)
+            || Key::new(&one.name).is_ok_and(|key| covers(&key))
+    };
+    let covering: Vec<_> = keys.rows.iter().filter(is_covered).collect();
+    if !covering.is_empty() || row.waiting != row.held as u64 {
+        return covering;
+    }
+    let held = now.held.limits_in(&row.queue, ROWS);
+    let of_set = |set: &Arc<[Limited]>| {
+        let has = |one: &&KeyRow| set.iter().any(|of| *of.space.name_of(&of.key) == *one.name);
+        keys.rows.iter().filter(has).find(|one| one.cause.is_some())
+    };
+    let found: Option<Vec<_>> = held.iter().map(of_set).collect();
+    found.unwrap_or_default()
+}
+
 /// What keeps the next job of a key from starting: its limits, or all queues in which jobs may wait for it.
 fn cause_of(sidecar: &Sidecar, one: &Applied, facts: &KeyFacts) -> Option<Cause> {
     let queues = || match one.view.limited.space {
@@ -516,7 +587,14 @@ fn key_row(
     view: LimitView,
     (hour, cause): (Option<Vec<Point>>, Option<CausePart>),
 ) -> Option<KeyRow> {
+    let of = (*space, key.clone());
+    let recent = sidecar.metrics.recent(&of).into_iter();
+    let bands = hour
+        .is_some()
+        .then(|| sidecar.metrics.bands(&of))
+        .unwrap_or_default();
     Some(KeyRow {
+        recent: recent.map(|point| point.starts).collect(),
         name: space.name_of(key).into(),
         state: RawValue::from_string(view.to_json()).ok()?,
         policy: view.limited.policy,
@@ -531,8 +609,20 @@ fn key_row(
             until: rfc3339(sidecar.store.now()),
             starts: points.iter().map(|point| point.starts).collect(),
             refused: points.iter().map(|point| point.refused).collect(),
+            closed: (points.iter().enumerate())
+                .filter_map(|(nth, point)| point.closed.then_some(nth))
+                .collect(),
+            run_ms: mean_ms(&sidecar.settle.runs.of(*space, key)),
+            groups: bands.into_iter().map(BandPart::from).collect(),
         }),
     })
+}
+
+/// The mean of run times, in milliseconds.
+fn mean_ms(runs: &[Duration]) -> Option<u64> {
+    let count = u32::try_from(runs.len()).ok().filter(|count| *count > 0)?;
+    let mean = runs.iter().sum::<Duration>() / count;
+    u64::try_from(mean.as_millis()).ok()
 }
 
 /// Every key that is known here, with what was seen of it in the last minute.
@@ -565,20 +655,37 @@ impl EventLog {
         }
         let Some(told) = &mut self.told else { return };
         let (events, lost) = told.take_ready();
-        self.missed += lost + events.len().saturating_sub(EVENTS) as u64;
-        for event in events.iter().rev().take(EVENTS).rev() {
-            self.last.push_front(EventRow::read(event.envelope()));
+        self.missed += lost + events.len().saturating_sub(READ) as u64;
+        for event in events.iter().rev().take(READ).rev() {
+            let next = EventRow::read(event.envelope());
+            let alike = self.last.iter().position(|row| row.is_like(&next));
+            let alike = alike.and_then(|place| self.last.remove(place));
+            self.last.push_front(EventRow {
+                times: alike.map_or(0, |row| row.times) + 1,
+                ..next
+            });
         }
         self.last.truncate(EVENTS);
     }
 }
 
 impl EventRow {
+    /// Whether another event is told in the same row.
+    fn is_like(&self, other: &EventRow) -> bool {
+        let of = |one: &EventRow| {
+            let about = one.key.clone().or_else(|| one.queue.clone());
+            let about = about.unwrap_or_else(|| one.subject.clone());
+            (one.r#type.clone(), about, one.strategy.clone())
+        };
+        of(self) == of(other)
+    }
+
     fn read(envelope: &[u8]) -> EventRow {
         let whole: Value = serde_json::from_slice(envelope).unwrap_or_default();
         let text = |place: &str| whole.pointer(place)?.as_str().map(str::to_owned);
         EventRow {
             time: text("/time").unwrap_or_default(),
+            times: 0,
             r#type: text("/type").unwrap_or_default(),
             subject: text("/subject").unwrap_or_default(),
             queue: text("/queue"),

@@ -68,10 +68,25 @@ fn a_command_without_a_file_limits_calls() {
         let refused = why(&sidecar, question);
         assert!(refused.to_string().contains("no backend"), "{refused}");
     }
-    let state = get(sidecar.admin, "/throttle/v1/state").json();
+    // A state is a second old at most.
+    let state = until("it shows the answers", || {
+        let state = get(sidecar.admin, "/throttle/v1/state").json();
+        (state["ways"][0]["answers"] == json!({"200": 3})).then_some(state)
+    });
     assert_eq!(state["backend"]["url"], Value::Null, "{state}");
     assert_eq!(state["sidecar"]["listens"], calls.to_string(), "{state}");
     assert_eq!(state["causes"], json!([]), "{state}");
+    let way = &state["ways"][0];
+    assert_eq!(
+        (&way["key"], &way["answers"]),
+        (&json!(key), &json!({"200": 3})),
+        "{way}"
+    );
+    assert_eq!(
+        (&way["up"], &way["cause"]["name"]),
+        (&json!(true), &json!("rate")),
+        "{way}"
+    );
     // No series speaks of a backend or of jobs, whatever there is of them.
     let metrics = sidecar.metrics();
     for series in [
@@ -88,6 +103,8 @@ fn a_command_without_a_file_limits_calls() {
             "{series}: {metrics}"
         );
     }
+    let answers = format!("ojs_throttle_egress_answers_total{{egress=\"{key}\",code=\"200\"}}");
+    assert!((sidecar.metric(&answers) - 3.0).abs() < 0.1, "{metrics}");
     let starts = format!("ojs_throttle_starts_total{{policy=\"{key}\",kind=\"call\"}}");
     assert!((sidecar.metric(&starts) - 3.0).abs() < 0.1, "{metrics}");
     assert!(!sidecar.log().contains("WARN"), "{}", sidecar.log());

@@ -287,6 +287,39 @@ fn clients_must_show_a_certificate_that_is_good() {
     assert!(sidecar.runs());
 }
 
+/// Who watches through a tunnel gets the page and its states in gzip, each state as soon as it is there.
+#[test]
+fn a_browser_gets_page_and_states_in_gzip() {
+    let (_backend, sidecar) = pair("", "");
+    let curl = |path: &str, more: &[&str]| {
+        let url = format!("http://{}{path}", sidecar.admin);
+        let mut curl = Command::new("curl");
+        curl.args(["-sSN", "-D", "-", "--max-time", "5", &url])
+            .args(more);
+        String::from_utf8_lossy(&curl.output().unwrap().stdout).into_owned()
+    };
+    let packed = ["--compressed"];
+    for (more, is_packed) in [(&packed[..], true), (&[], false)] {
+        let page = curl("/", more);
+        let says = page.to_lowercase().contains("content-encoding: gzip");
+        assert!(
+            says == is_packed && page.contains("</html>"),
+            "{more:?}: {}",
+            page.len()
+        );
+    }
+    let watched = curl(
+        "/throttle/v1/state",
+        &["--compressed", "-H", "Accept: text/event-stream"],
+    );
+    let states = watched.matches("event: state\ndata: {\"at\":").count();
+    assert!(
+        watched.to_lowercase().contains("content-encoding: gzip"),
+        "{watched}"
+    );
+    assert!((3..=6).contains(&states), "{states} in five seconds");
+}
+
 /// Kubernetes swaps a link to the folder of a secret, under a link for each file.
 #[test]
 fn certificates_are_swapped_without_a_failed_request() {

@@ -55,6 +55,13 @@ fn row<'a>(state: &'a Value, name: &str) -> &'a Value {
     rows.iter().find(|row| row["name"] == name).expect(name)
 }
 
+async fn why(rig: &Rig, key: &str) -> Value {
+    rig.admin
+        .get(&format!("/throttle/v1/why?key={key}"))
+        .await
+        .json()
+}
+
 async fn listen(rig: &Rig, question: &str) -> Listener {
     Listener::open(&rig.admin, &format!("{STATE}{question}"), &[STREAM]).await
 }
@@ -194,7 +201,7 @@ async fn who_watches_sees_what_happens() {
     let mut stream = listen(&rig, "").await;
     assert_eq!(stream.next().await.data["events"]["last"], json!([]));
     queued(&rig, "billing", 3).await;
-    rig.client.fetch("billing", 3).await;
+    let mut out = rig.client.fetch("billing", 3).await;
     let mut event = Value::Null;
     for _ in 0..5 {
         let state = stream.next().await.data;
@@ -207,6 +214,147 @@ async fn who_watches_sees_what_happens() {
     assert_eq!(event["type"], "rate_limit.exceeded", "{event}");
     assert_eq!(event["subject"], "stripe");
     assert_eq!(event["queue"], "billing");
+    // What is alike stands in one row, wherever else something happens.
+    let mut rows = Vec::new();
+    for _ in 0..6 {
+        queued(&rig, "billing", 2).await;
+        rig.client.ack(id(&out.remove(0))).await;
+        out.extend(rig.client.fetch("billing", 3).await);
+        let state = stream.next().await.data;
+        rows = state["events"]["last"].as_array().unwrap().clone();
+    }
+    let of = |row: &Value| {
+        (
+            row["type"].clone(),
+            row["key"].clone(),
+            row["strategy"].clone(),
+        )
+    };
+    let kinds: BTreeSet<String> = rows.iter().map(|row| format!("{:?}", of(row))).collect();
+    assert_eq!(kinds.len(), rows.len(), "{rows:?}");
+    let times = rows.iter().filter_map(|row| row["times"].as_u64());
+    assert!(times.max() > Some(1), "{rows:?}");
+}
+
+/// Three come each ten seconds, and one may start: that the line grows is said, and when those that wait now have started.
+#[tokio::test(start_paused = true)]
+async fn a_line_that_grows_is_told_from_one_that_ends() {
+    let rig = Rig::with(
+        "[[policy]]\nname = 'stripe'\nmatch = { queue = 'billing' }\nrate = { limit = 1, period = '9s' }\n",
+    )
+    .await;
+    let (mut grew, mut waited) = (Value::Null, 0);
+    for nth in 0..9 {
+        queued(&rig, "billing", 3).await;
+        let started = rig.client.fetch("billing", 1).await;
+        rig.client.ack(id(&started[0])).await;
+        sleep(Duration::from_secs(10)).await;
+        let shown = rig.inspect("stripe").await;
+        grew = shown["waiting_growth"].clone();
+        waited = shown["waiting_count"].as_i64().unwrap();
+        assert_eq!(grew.is_null(), nth < 3, "{nth}: {shown}");
+    }
+    assert_eq!((&grew, waited), (&json!(12), 18));
+    let started = rig.client.fetch("billing", 1).await;
+    rig.client.ack(id(&started[0])).await;
+    rig.client.fetch("billing", 1).await;
+    let why = why(&rig, "stripe").await;
+    let notes = why["notes"].to_string();
+    assert!(notes.contains("each minute 1"), "{notes}");
+    let shown = state(&rig, "").await;
+    let ends = &row(&shown, "stripe")["state"]["waiting_done"]["at"];
+    assert!(ends.is_string(), "{shown}");
+    assert_eq!(&shown["queues"]["rows"][0]["waiting_done"], ends);
+    let seconds = rig
+        .metric("ojs_throttle_waiting_done_seconds{key=\"stripe\"}")
+        .await;
+    assert!(
+        seconds.is_some_and(|left| (140.0..=165.0).contains(&left)),
+        "{seconds:?}"
+    );
+    // Once nobody comes any more it gets shorter.
+    for _ in 0..13 {
+        sleep(Duration::from_secs(10)).await;
+        let started = rig.client.fetch("billing", 1).await;
+        rig.client.ack(id(&started[0])).await;
+        grew = rig.inspect("stripe").await["waiting_growth"].clone();
+    }
+    assert_eq!(grew, json!(-6));
+}
+
+/// A group whose share is larger than what it has is done sooner than the others, and the last one with the key.
+#[tokio::test(start_paused = true)]
+async fn each_group_is_told_when_its_last_starts() {
+    let rig = Rig::with(
+        "[[policy]]\nname = 'stripe'\nmatch = { queue = 'billing' }\nrate = { limit = 2, period = '10s' }\n\
+         fair = { by = '{meta.t}' }\n",
+    )
+    .await;
+    for group in ["a"; 8].iter().chain(&["b"; 2]) {
+        let job =
+            json!({"type": "t", "args": [], "meta": {"t": group}, "options": {"queue": "billing"}});
+        rig.client.enqueue(job).await;
+    }
+    let started = rig.client.fetch("billing", 2).await.len();
+    rig.client.fetch("billing", 1).await;
+    let why = why(&rig, "stripe").await;
+    let limit = &why["limits"][0];
+    let moment = |time: &Value| ojs_throttle::duration::moment(time.as_str().unwrap_or_default());
+    let now = moment(&why["at"]).unwrap();
+    let left = |time: &Value| moment(time).map(|at| at.saturating_sub(now) / 1_000_000);
+    let groups = limit["groups"].as_array().unwrap();
+    let of = |name: &str| groups.iter().find(|one| one["group"] == name).unwrap();
+    let held = |name: &str| of(name)["held"].as_u64().unwrap();
+    assert_eq!((started as u64, held("a") + held("b")), (2, 8));
+    let whole = left(&limit["state"]["waiting_done"]["at"]).unwrap();
+    assert!((35..=40).contains(&whole), "{limit}");
+    // Both have as many turns, until that of b is done.
+    let (a, b) = (
+        left(&of("a")["waiting_done"]),
+        left(&of("b")["waiting_done"]),
+    );
+    assert!(held("b") < held("a"), "{limit}");
+    assert_eq!(
+        (a, b),
+        (Some(whole), Some(whole * 2 * held("b") / 8)),
+        "{limit}"
+    );
+    sleep(Duration::from_secs(11)).await;
+    assert_eq!(rig.client.fetch("billing", 2).await.len(), 2);
+    let shown = state(&rig, "?key=stripe").await;
+    let had = &row(&shown, "stripe")["history"]["groups"];
+    let all: Vec<_> = had
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|band| &band["group"])
+        .collect();
+    assert_eq!(all, ["a", "b"], "{had}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hour_says_when_a_key_was_shut() {
+    let rig = Rig::with(CONFIG).await;
+    queued(&rig, "billing", 1).await;
+    assert_eq!(rig.client.fetch("billing", 1).await.len(), 1);
+    sleep(Duration::from_secs(30)).await;
+    queued(&rig, "billing", 1).await;
+    let (path, pause) = (
+        "/ojs/v1/rate-limits/stripe",
+        json!({"concurrency": 0}).to_string(),
+    );
+    let put = rig.client.send(Method::PUT, path, &[], pause).await;
+    assert_eq!(put.status, 200, "{}", put.text());
+    assert!(rig.client.fetch("billing", 1).await.is_empty());
+    sleep(Duration::from_secs(10)).await;
+    let resumed = rig.client.send(Method::DELETE, path, &[], "").await;
+    assert_eq!(resumed.status, 200, "{}", resumed.text());
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(rig.client.fetch("billing", 1).await.len(), 1);
+    let shown = state(&rig, "?key=stripe").await;
+    let history = &row(&shown, "stripe")["history"];
+    assert_eq!(history["closed"], json!([3]), "{history}");
+    assert_eq!(row(&shown, "stripe")["recent"], history["starts"]);
 }
 
 /// A reader that stands still has no place for ever, and nobody waits for it.
@@ -274,7 +422,12 @@ async fn what_a_slow_backend_says_is_shown_with_the_next_state() {
 #[tokio::test(start_paused = true)]
 async fn every_member_is_declared() {
     let tried = "[[policy]]\nname = 'tried'\nmatch = { queue = 'mail' }\nconcurrency = 1\nmode = 'shadow'\n";
-    let rig = Rig::with(&format!("{CONFIG}\n{tried}")).await;
+    let config = CONFIG.replace(
+        "concurrency = 2",
+        "concurrency = 2\nfair = { by = '{type}' }",
+    );
+    let egress = "[[egress]]\nname = 'out'\nlisten = '127.0.0.1:1'\nupstream = 'http://vendor'\nconcurrency = 1\n";
+    let rig = Rig::with(&format!("{config}\n{tried}\n{egress}")).await;
     let mut stream = listen(&rig, "?key=stripe").await;
     stream.next().await;
     queued(&rig, "billing", 3).await;

@@ -8,7 +8,10 @@ use serde_json::value::RawValue;
 
 use crate::desk::shadow::ShadowTally;
 use crate::inquiry::shape::rfc3339;
+use crate::json::Json;
 use crate::show::why::Cause;
+use crate::told::metrics::Band;
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// Declares the parts of a state: each a struct, and its members with what they mean, for the manual.
 macro_rules! parts {
@@ -142,6 +145,8 @@ parts! {
         policy: Arc<str>,
         /// What was seen here in the last minute.
         minute: MinutePart,
+        /// Jobs and calls that started here in the last two minutes, in steps of 10 s, oldest first.
+        recent: Vec<u32>,
         /// What `GET /ojs/v1/rate-limits/KEY` says.
         state: Box<RawValue>,
         /// What keeps its next job from starting, as one of `causes`; `null`: nothing that is known.
@@ -169,6 +174,19 @@ parts! {
         starts: Vec<u32>,
         /// Questions for a start that were refused.
         refused: Vec<u32>,
+        /// The steps, from 0, in which a start was refused because the key was shut or paused.
+        closed: Vec<usize>,
+        /// How long the last jobs of a key with slots ran, in the mean; `null`: not known.
+        run_ms: Option<u64>,
+        /// Who had the starts, of a key whose turns are shared.
+        groups: Vec<BandPart>,
+    }
+    /// What one group had of a key in the last hour.
+    BandPart at "keys.rows.history.groups" {
+        /// Its name; `null`: all groups that are not named.
+        group: Option<Arc<str>>,
+        /// Its starts in each minute, oldest first.
+        starts: Vec<u32>,
     }
     /// The queues that have limits or a bound, are paused, or have jobs that wait.
     QueuesPart at "queues" {
@@ -197,25 +215,50 @@ parts! {
         refused: u32,
         /// What is known of it beside its limits, as one of `causes`; `null`: nothing that keeps its jobs.
         cause: Option<CausePart>,
+        /// When the last of those that wait now starts, as far as the limits on this page decide; `null`: nobody can say.
+        waiting_done: Option<String>,
     }
-    /// What happened while somebody watched the stream.
+    /// The ways out of calls.
+    WayRow at "ways" {
+        /// The name of its `[[egress]]`.
+        name: Arc<str>,
+        /// Where callers connect.
+        listen: String,
+        /// Where calls go: its upstream, or the hosts that it lists.
+        to: String,
+        /// Whether a service behind it answers.
+        up: bool,
+        /// Limited calls that are out.
+        out: usize,
+        /// Calls that wait.
+        waiting: usize,
+        /// What was answered in the last minute, by status.
+        answers: BTreeMap<u16, u32>,
+        /// The key of its calls, as the file has it.
+        key: String,
+        /// What keeps its next call from starting, as one of `causes`, if its key is on this page; `null`: nothing.
+        cause: Option<CausePart>,
+    }
+    /// What happened while somebody watched the stream. What is alike stands in one row.
     EventsPart at "events" {
         /// Events that came too quickly to be shown.
         missed: u64,
-        /// The last ones, newest first, 20 at most.
+        /// The last rows, newest first, 20 at most.
         last: Vec<EventRow>,
     }
     /// One event (chapter `event-stream`).
     EventRow at "events.last" {
-        /// When it happened.
+        /// When the last of them happened.
         time: String,
+        /// How many of this type, limit and queue came since the row is here.
+        times: u64,
         /// Its type.
         r#type: String,
         /// What it is about: a job, a key or a queue.
         subject: String,
         /// Its queue, if it happened in one.
         queue: Option<String>,
-        /// The id of its job, if it happened to one.
+        /// The id of the job to which the last of them happened.
         job: Option<String>,
         /// Its key, if it happened to one.
         key: Option<String>,
@@ -241,6 +284,31 @@ impl From<(&Arc<str>, &ShadowTally)> for ShadowPart {
     }
 }
 
+impl From<Band> for BandPart {
+    fn from(band: Band) -> BandPart {
+        BandPart {
+            group: band.group,
+            starts: band.starts,
+        }
+    }
+}
+
+impl KeyRow {
+    /// Whether jobs or calls wait for it.
+    pub(super) fn waits(&self) -> bool {
+        let state = Json::parse(self.state.get().as_bytes(), REPLY_DEPTH).ok();
+        let waiting = state.and_then(|state| state.get_exact("waiting")?.int());
+        waiting.is_some_and(|jobs| jobs > 0)
+    }
+
+    /// When the last of those starts that wait for it now.
+    pub(super) fn waiting_done(&self) -> Option<String> {
+        let state = Json::parse(self.state.get().as_bytes(), REPLY_DEPTH).ok()?;
+        let at = state.get_exact("waiting_done")?.get_exact("at")?.text()?;
+        Some(at.into_owned())
+    }
+}
+
 impl From<&Cause> for CausePart {
     fn from(cause: &Cause) -> CausePart {
         CausePart {
@@ -261,6 +329,7 @@ pub(super) struct State<'a> {
     pub(super) head: StateHead,
     pub(super) keys: KeysPart,
     pub(super) queues: QueuesPart,
+    pub(super) ways: Vec<WayRow>,
     pub(super) events: &'a EventsPart,
     /// With `key`: what `GET /throttle/v1/why` says of it, as of the same moment.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,7 @@
 //! What `why` says of a job, and of the limits that apply.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -127,10 +128,19 @@ pub(super) fn out(row: &Row, since: Timestamp, due: Due) -> JobPlace {
 /// A limit as it is shown: its numbers as `GET /ojs/v1/rate-limits/KEY` shows them, and which of these rows, those
 /// of the jobs that have its slots.
 pub(super) fn limit_facts<'a>(
-    Applied { view, cause, .. }: &Applied,
+    Applied {
+        view, cause, hung, ..
+    }: &Applied,
     rows: impl Iterator<Item = &'a Row>,
 ) -> Value {
     let limited = &view.limited;
+    let hangs = |row: &Row| {
+        let age = row.started.map(|since| view.now.since(since));
+        let age = age.map(Duration::from_micros);
+        hung.as_ref()
+            .zip(age)
+            .is_some_and(|(hung, age)| hung.has(age))
+    };
     let slots = rows.take(SHOWN).map(|row| {
         json!({
             "job": row.claimed.job,
@@ -139,6 +149,7 @@ pub(super) fn limit_facts<'a>(
             "queue": row.claimed.queue,
             "since": row.started.map(rfc3339),
             "by_sibling": !row.ours,
+            "may_hang": hangs(row),
             "cost": row.claimed.limited.iter().find(|one| one.shares_key(limited)).map(|one| one.cost.pays),
         })
     });
@@ -171,10 +182,44 @@ pub(super) fn group_facts(
         })
         .collect();
     groups.sort_by(|a, b| (a.0, &a.1.group).cmp(&(b.0, &b.1.group)));
-    let groups = groups.into_iter().take(SHOWN);
+    let waits: Vec<_> = groups
+        .iter()
+        .map(|(_, share, (_, waiting))| (share, *waiting))
+        .collect();
+    let ends = ends_of_groups(one, &waits);
+    let groups = groups.iter().zip(ends).take(SHOWN);
     groups
-        .map(|(_, share, (what, waiting))| {
-            json!({"group": share.group, "weight": share.weight, what: waiting})
+        .map(|((_, share, (what, waiting)), ends)| {
+            let ends = ends.map(rfc3339);
+            json!({"group": share.group, "weight": share.weight, *what: waiting, "waiting_done": ends})
         })
+        .collect()
+}
+
+/// When the last of each group starts, where all that wait are known: who still waits has its part of the pace, until it
+/// has none that waits.
+fn ends_of_groups(one: &Applied, groups: &[(&Share, usize)]) -> Vec<Option<Timestamp>> {
+    let view = &one.view;
+    let all: u64 = groups.iter().map(|(_, waiting)| *waiting as u64).sum();
+    let known = view
+        .done
+        .filter(|_| all == view.waiting + view.calls.1 as u64);
+    let Some(done) = known.filter(|_| all > 0) else {
+        return vec![None; groups.len()];
+    };
+    let pace = done.at.since(view.now) as f64 / all as f64;
+    let share = |(share, waiting): &(&Share, usize)| {
+        let weight = f64::from(share.weight.get());
+        (*waiting as f64 / weight, weight)
+    };
+    let each: Vec<_> = groups.iter().map(share).collect();
+    // By then a group has started its own, and others as many for their weight, or all that they have.
+    let starts = |turns: f64| {
+        each.iter()
+            .map(|(own, weight)| own.min(turns) * weight)
+            .sum::<f64>()
+    };
+    let ends = each.iter().map(|(turns, _)| starts(*turns) * pace);
+    ends.map(|after| Some(view.now.plus(after as u64)))
         .collect()
 }

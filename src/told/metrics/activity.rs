@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use ojs_limit::{self as limit, Limited, Space, each_key};
+use ojs_limit::{self as limit, Limited, Refusal, Space, each_key, share_of};
 
 /// A key and its space: a job key may have the name of a queue.
 pub type SpacedKey = (Space, limit::Key);
@@ -18,12 +18,22 @@ pub type SpacedKey = (Space, limit::Key);
 pub const STEP: u64 = 10;
 /// Steps of a minute, the one under way among them.
 const MINUTE: usize = 6;
+/// Steps that are kept of each key.
+const RECENT: usize = 2 * MINUTE;
 /// Steps of an hour, which are kept of the first keys alone.
 const HOUR: usize = 360;
 /// The memory for all hours, in bytes.
 const MOST_BYTES: usize = 512 * 1024;
 /// So many keys are followed; beyond that those of which nothing was seen for a minute make place.
 const MOST_KEYS: usize = 20_000;
+/// Of so many keys with `fair` it is kept who started how many.
+const SHARED_KEYS: usize = 32;
+/// So many groups of a key are told apart in a minute.
+const GROUPS: usize = 16;
+/// So many groups are shown by their names.
+const SHOWN_GROUPS: usize = 7;
+/// Growth is told from looks that are so many steps apart at least.
+const APART: usize = 3;
 
 /// What was seen. Shared by the threads of one sidecar.
 #[derive(Debug)]
@@ -39,6 +49,10 @@ struct ByName {
     keys: HashMap<SpacedKey, Recent>,
     /// Refused enqueues by queue, as refusals.
     queues: HashMap<Arc<str>, Recent>,
+    /// Who started how many, of each key with `fair`.
+    groups: HashMap<SpacedKey, GroupStarts>,
+    /// What services answered, by way out and status: how often ever, and as starts.
+    answers: HashMap<(Arc<str>, u16), (u64, Recent)>,
     /// Keys that have an hour.
     hours: usize,
     /// The step in which keys last made place.
@@ -54,6 +68,10 @@ pub struct Point {
     pub refused: u32,
     /// The longest wait of a job that started, in milliseconds.
     pub waited_ms: u32,
+    /// Whether one was refused because the key was shut or paused.
+    pub closed: bool,
+    /// How many waited when somebody last looked.
+    waiting: Option<u32>,
 }
 
 impl Point {
@@ -61,7 +79,21 @@ impl Point {
         self.starts = self.starts.saturating_add(other.starts);
         self.refused = self.refused.saturating_add(other.refused);
         self.waited_ms = self.waited_ms.max(other.waited_ms);
+        self.closed |= other.closed;
+        self.waiting = other.waiting.or(self.waiting);
     }
+}
+
+/// Who started how many under one key: the minutes of the last hour in which any did, oldest first.
+type GroupStarts = VecDeque<(u64, Vec<(Arc<str>, u32)>)>;
+
+/// Starts of one group in each of the last 60 minutes, oldest first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Band {
+    /// The group; `None`: all that are not named.
+    pub group: Option<Arc<str>>,
+    /// Its starts.
+    pub starts: Vec<u32>,
 }
 
 /// The last points of one key, without gaps.
@@ -100,6 +132,17 @@ impl Recent {
         if let Some(last) = self.points.back_mut() {
             last.add(seen);
         }
+    }
+
+    /// How many more wait in a minute than did, by the first and the last look of the time that is kept of every key.
+    fn growth(&self) -> Option<i64> {
+        let skipped = self.points.len().saturating_sub(RECENT);
+        let looks = self.points.iter().enumerate().skip(skipped);
+        let mut looks = looks.filter_map(|(nth, point)| Some((nth, i64::from(point.waiting?))));
+        let (first, before) = looks.next()?;
+        let (last, now) = looks.next_back()?;
+        let steps = i64::try_from(last - first).ok()?;
+        (last - first >= APART).then(|| (now - before) * MINUTE as i64 / steps)
     }
 
     /// The sum of the last minute.
@@ -142,6 +185,9 @@ impl Activity {
                 waited_ms: u32::try_from(waited).unwrap_or(u32::MAX),
                 ..Point::default()
             };
+            if let Some((one, share)) = share_of(limited) {
+                book.started_for(one, &share.group, step / MINUTE as u64);
+            }
             for (_, one) in each_key(limited) {
                 match &mut run {
                     Some((of, sum)) if of.shares_key(one) => sum.add(seen),
@@ -158,10 +204,11 @@ impl Activity {
         }
     }
 
-    /// A start was refused by this limit.
-    pub(super) fn refused(&self, by: &Limited) {
+    /// A start was refused by this limit, for this reason.
+    pub(super) fn refused(&self, by: &Limited, why: &Refusal) {
         let seen = Point {
             refused: 1,
+            closed: why.is_closed(),
             ..Point::default()
         };
         let step = self.step();
@@ -176,13 +223,112 @@ impl Activity {
             book.queues
                 .retain(|_, recent| recent.minute(step).refused > 0);
         }
-        let new = || Recent::new(step, MINUTE);
+        let new = || Recent::new(step, RECENT);
         let seen = Point {
             refused: 1,
             ..Point::default()
         };
         let recent = book.queues.entry_ref(queue).or_insert_with(new);
         recent.add(step, seen);
+    }
+
+    /// A service answered a call by this way out.
+    pub(super) fn answered(&self, egress: &Arc<str>, status: u16) {
+        let step = self.step();
+        let mut book = self.book.lock();
+        let new = || (0, Recent::new(step, RECENT));
+        let place = (Arc::clone(egress), status);
+        let (ever, recent) = book.answers.entry(place).or_insert_with(new);
+        *ever += 1;
+        let starts = 1;
+        recent.add(
+            step,
+            Point {
+                starts,
+                ..Point::default()
+            },
+        );
+    }
+
+    /// What services answered: by way out and status how often ever, and in the last minute.
+    pub(super) fn answers(&self) -> Vec<(Arc<str>, u16, u64, u32)> {
+        let step = self.step();
+        let book = self.book.lock();
+        let each = book.answers.iter();
+        each.map(|((egress, status), (ever, recent))| {
+            (
+                Arc::clone(egress),
+                *status,
+                *ever,
+                recent.minute(step).starts,
+            )
+        })
+        .collect()
+    }
+
+    /// Somebody looked, and so many wait for a key. How many more that are in a minute than were, where that can be told.
+    pub(super) fn waits(&self, key: &SpacedKey, waiting: u64) -> Option<i64> {
+        let step = self.step();
+        let mut book = self.book.lock();
+        let recent = book.keys.get_mut(key)?;
+        let waiting = Some(u32::try_from(waiting).unwrap_or(u32::MAX));
+        recent.add(
+            step,
+            Point {
+                waiting,
+                ..Point::default()
+            },
+        );
+        recent.growth()
+    }
+
+    /// The last two minutes of a key in steps, oldest first.
+    pub(super) fn recent(&self, key: &SpacedKey) -> Vec<Point> {
+        let step = self.step();
+        let mut book = self.book.lock();
+        let Some(recent) = book.keys.get_mut(key) else {
+            return Vec::new();
+        };
+        recent.go_on(step);
+        let skipped = recent.points.len().saturating_sub(RECENT);
+        recent.points.iter().skip(skipped).copied().collect()
+    }
+
+    /// Who started how many under a key with `fair`: those who started most by name, then all others.
+    pub(super) fn bands(&self, key: &SpacedKey) -> Vec<Band> {
+        let minute = self.step() / MINUTE as u64;
+        let book = self.book.lock();
+        let mut sums: HashMap<&Arc<str>, Vec<u32>> = HashMap::new();
+        for (then, groups) in book.groups.get(key).into_iter().flatten() {
+            let Some(place) = 59_u64.checked_sub(minute.saturating_sub(*then)) else {
+                continue;
+            };
+            for (group, starts) in groups {
+                let band = sums.entry(group).or_insert_with(|| vec![0; 60]);
+                if let Some(at) = band.get_mut(place as usize) {
+                    *at += starts;
+                }
+            }
+        }
+        let total = |band: &Vec<u32>| band.iter().sum::<u32>();
+        let mut bands: Vec<_> = sums.into_iter().collect();
+        bands.sort_by_key(|(group, band)| {
+            (group.is_empty(), std::cmp::Reverse(total(band)), *group)
+        });
+        let unnamed = bands.split_off(bands.len().min(SHOWN_GROUPS));
+        let mut shown: Vec<Band> = (bands.into_iter())
+            .map(|(group, starts)| Band {
+                group: Some(Arc::clone(group)).filter(|of| !of.is_empty()),
+                starts,
+            })
+            .collect();
+        let rest = unnamed.into_iter().map(|(_, band)| band);
+        let rest = rest.reduce(|sum, band| sum.iter().zip(&band).map(|(a, b)| a + b).collect());
+        shown.extend(rest.map(|starts| Band {
+            group: None,
+            starts,
+        }));
+        shown
     }
 
     /// The last minute of every key, in no order.
@@ -227,6 +373,33 @@ impl Activity {
 }
 
 impl ByName {
+    /// A job of this group started in that minute.
+    fn started_for(&mut self, of: &Limited, group: &Arc<str>, minute: u64) {
+        let place = (of.space, of.key.clone());
+        let is_full = self.groups.len() >= SHARED_KEYS && !self.groups.contains_key(&place);
+        if is_full {
+            return;
+        }
+        let minutes = self.groups.entry(place).or_default();
+        if minutes.back().is_none_or(|(last, _)| *last != minute) {
+            minutes.retain(|(then, _)| minute - then < 60);
+            minutes.push_back((minute, Vec::new()));
+        }
+        let Some((_, groups)) = minutes.back_mut() else {
+            return;
+        };
+        // The group of all that are not told apart has no name.
+        let (is_full, empty) = (groups.len() >= GROUPS, || Arc::from(""));
+        match groups.iter_mut().find(|(known, _)| known == group) {
+            Some((_, starts)) => *starts += 1,
+            None if !is_full => groups.push((Arc::clone(group), 1)),
+            None => match groups.iter_mut().find(|(known, _)| known.is_empty()) {
+                Some((_, starts)) => *starts += 1,
+                None => groups.push((empty(), 1)),
+            },
+        }
+    }
+
     fn add(&mut self, hours: usize, of: &Limited, step: u64, seen: Point) {
         if self.keys.len() >= MOST_KEYS && self.tidied != step {
             self.tidied = step;
@@ -242,7 +415,7 @@ impl ByName {
         } else if !is_full {
             let most = match self.hours < hours {
                 true => HOUR,
-                false => MINUTE,
+                false => RECENT,
             };
             self.hours += usize::from(most == HOUR);
             let mut recent = Recent::new(step, most);
@@ -268,6 +441,16 @@ mod tests {
         )
     }
 
+    fn full() -> Refusal {
+        Refusal {
+            strategy: ojs_limit::Strategy::Rate,
+            limit: 1,
+            current: 1,
+            at: None,
+            slot: false,
+        }
+    }
+
     fn start(activity: &Activity, n: usize, waited: Option<Duration>) {
         let one = [limited(n)];
         activity.started([(&one[..], waited)].into_iter());
@@ -281,12 +464,13 @@ mod tests {
         start(&activity, 1, Some(Duration::from_millis(300)));
         start(&activity, 2, None);
         advance(Duration::from_secs(30)).await;
-        activity.refused(&limited(1));
+        activity.refused(&limited(1), &full());
         activity.rejected("q");
         let point = |starts, refused, waited_ms| Point {
             starts,
             refused,
             waited_ms,
+            ..Point::default()
         };
         assert_eq!(activity.minutes()[&key(1)], point(2, 1, 700));
         assert_eq!(activity.minutes()[&key(2)], point(1, 0, 0));
@@ -303,6 +487,67 @@ mod tests {
         assert_eq!(activity.hour(&key(2)), None);
         advance(Duration::from_secs(3_600 * 5)).await;
         assert_eq!(activity.hour(&key(1)).unwrap(), [Point::default(); HOUR]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_line_grows_as_fast_as_looks_say() {
+        let activity = Activity::new(1);
+        let key = (Space::Job, limited(1).key);
+        assert_eq!(activity.waits(&key, 5), None, "nothing was seen of it");
+        start(&activity, 1, None);
+        assert_eq!(activity.waits(&key, 100), None);
+        advance(Duration::from_secs(20)).await;
+        assert_eq!(activity.waits(&key, 120), None, "too soon");
+        advance(Duration::from_secs(10)).await;
+        assert_eq!(activity.waits(&key, 130), Some(60));
+        advance(Duration::from_secs(90)).await;
+        assert_eq!(activity.waits(&key, 40), Some(-48));
+        // Nobody has looked for two minutes.
+        advance(Duration::from_secs(130)).await;
+        assert_eq!(activity.waits(&key, 0), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_had_the_starts_is_known_by_minutes() {
+        let activity = Activity::new(1);
+        let share = |group: &str| {
+            let one = limited(1);
+            let weight = std::num::NonZeroU32::MIN;
+            let group = Arc::from(group);
+            let share = Some(ojs_limit::Share { group, weight });
+            [Limited { share, ..one }]
+        };
+        let start = |group: &str| {
+            activity.started([(&share(group)[..], None)].into_iter());
+        };
+        (0..30).for_each(|_| start("a"));
+        advance(Duration::from_secs(120)).await;
+        (0..10).for_each(|_| start("b"));
+        (0..40).for_each(|n| start(&format!("g{n:02}")));
+        let key = (Space::Job, limited(1).key);
+        let bands = activity.bands(&key);
+        let shown = |nth: usize| (bands[nth].group.as_deref(), bands[nth].starts.iter().sum());
+        assert_eq!((shown(0), shown(1)), ((Some("a"), 30), (Some("b"), 10)));
+        assert_eq!((bands[0].starts[57], bands[1].starts[59]), (30, 10));
+        assert_eq!(bands.len(), SHOWN_GROUPS + 1);
+        let all: u32 = bands.iter().flat_map(|band| &band.starts).sum();
+        assert_eq!((all, bands[SHOWN_GROUPS].group.as_deref()), (80, None));
+        advance(Duration::from_secs(3_600)).await;
+        assert!(activity.bands(&key).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_services_answer_is_counted_for_ever_and_for_a_minute() {
+        let activity = Activity::new(1);
+        let way = Arc::from("out");
+        for status in [200, 200, 429] {
+            activity.answered(&way, status);
+        }
+        advance(Duration::from_secs(70)).await;
+        activity.answered(&way, 200);
+        let mut answers = activity.answers();
+        answers.sort();
+        assert_eq!(answers, [(Arc::clone(&way), 200, 3, 1), (way, 429, 1, 0)]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,11 +14,13 @@ use metrics_exporter_prometheus::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
-use super::activity::{Activity, Point, SpacedKey};
+use super::activity::{Activity, Band, Point, SpacedKey};
 use super::names::{Counted, OF_JOBS};
 use super::page::{open_metrics, process};
 use super::recorder::{Labels, counter, described, gauge, histogram, part_of_page};
-use ojs_limit::{self as limit, Limited, OnLimit, Space, Strategy, Timestamp, each_key, share_of};
+use ojs_limit::{
+    self as limit, Limited, OnLimit, Refusal, Space, Strategy, Timestamp, each_key, share_of,
+};
 
 /// Buckets for waits in seconds: from the 5 ms of a waiting worker to a job that waits all day.
 const WAITS: &[f64] = &[
@@ -52,6 +54,8 @@ struct AllSeries {
     limits: Mutex<String>,
     /// The part of the page with the certificates as last looked at.
     certificates: Mutex<String>,
+    /// The part of the page with when those that wait will have started.
+    done: Mutex<String>,
     /// Whether nothing is shown of jobs.
     calls_only: AtomicBool,
     // These change with every FETCH or event, so they are kept; the others are looked up by name.
@@ -207,6 +211,7 @@ impl Metrics {
             pressure: Mutex::default(),
             limits: Mutex::default(),
             certificates: Mutex::default(),
+            done: Mutex::default(),
             calls_only: AtomicBool::new(false),
             recorder,
         };
@@ -227,7 +232,8 @@ impl Metrics {
 
     /// The page that `/metrics` serves, in Prometheus' text format.
     pub fn render(&self) -> String {
-        let parts = [&self.0.limits, &self.0.pressure, &self.0.certificates];
+        let own = &self.0;
+        let parts = [&own.limits, &own.pressure, &own.certificates, &own.done];
         let page = parts
             .iter()
             .fold(self.0.handle.render(), |page, part| page + &part.lock());
@@ -418,8 +424,14 @@ impl Metrics {
     }
 
     /// Counts a refused job: by the limit that refused it, and by the action that a policy takes.
-    pub fn refused(&self, kind: StartKind, by: &Limited, policy: &Arc<str>, action: OnLimit) {
-        self.0.activity.refused(by);
+    pub fn refused(
+        &self,
+        kind: StartKind,
+        (by, why): (&Limited, &Refusal),
+        policy: &Arc<str>,
+        action: OnLimit,
+    ) {
+        self.0.activity.refused(by, why);
         let series = self.policy(kind, policy);
         match action {
             OnLimit::Wait => series.limited.increment(1),
@@ -452,8 +464,40 @@ impl Metrics {
     }
 
     /// A queue's next job waits in the backend for this limit. Nobody asked for its start, so no series counts it.
-    pub fn held_up(&self, by: &Limited) {
-        self.0.activity.refused(by);
+    pub fn held_up(&self, by: &Limited, why: &Refusal) {
+        self.0.activity.refused(by, why);
+    }
+
+    /// A service answered a call by this way out with this status.
+    pub fn service_answered(&self, egress: &Arc<str>, status: u16) {
+        self.0.activity.answered(egress, status);
+    }
+
+    /// What services answered: by way out and status how often ever, and in the last minute.
+    pub fn service_answers(&self) -> Vec<(Arc<str>, u16, u64, u32)> {
+        self.0.activity.answers()
+    }
+
+    /// So many wait for a key, as somebody who looks sees. How many more that are in a minute than were, where that can
+    /// be told: others must have looked within the last two minutes.
+    pub fn waits(&self, key: &SpacedKey, waiting: u64) -> Option<i64> {
+        self.0.activity.waits(key, waiting)
+    }
+
+    /// What was seen of a key in the last two minutes, oldest first.
+    pub fn recent(&self, key: &SpacedKey) -> Vec<Point> {
+        self.0.activity.recent(key)
+    }
+
+    /// Who started how many under a key with `fair`: those who started most by name, then all others.
+    pub fn bands(&self, key: &SpacedKey) -> Vec<Band> {
+        self.0.activity.bands(key)
+    }
+
+    /// Sets in how many seconds the last of those that wait for a key now has started; other keys lose their series.
+    pub fn waiting_done(&self, keys: impl Iterator<Item = (String, f64)>) {
+        let gauges = keys.map(|(key, seconds)| (vec![("key", key)], seconds));
+        *self.0.done.lock() = part_of_page("ojs_throttle_waiting_done_seconds", gauges);
     }
 
     /// What was seen of every key in the last minute, in no order.
@@ -851,7 +895,19 @@ mod tests {
         let policy = Arc::from("p");
         metrics.exceeded(&limited("a"), Strategy::Rate);
         for _ in 0..2 {
-            metrics.refused(StartKind::Job, &limited("a"), &policy, OnLimit::Wait);
+            let why = Refusal {
+                strategy: Strategy::Rate,
+                limit: 1,
+                current: 1,
+                at: None,
+                slot: false,
+            };
+            metrics.refused(
+                StartKind::Job,
+                (&limited("a"), &why),
+                &policy,
+                OnLimit::Wait,
+            );
         }
         let page = metrics.render();
         assert!(

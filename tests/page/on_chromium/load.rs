@@ -106,6 +106,7 @@ fn numbers_move_and_are_those_of_the_workers() {
             .text("#why")
             .contains("3 of 3 slots of key \"stripe\" are taken")
     );
+    what_if(&browser, started);
     assert!(!browser.shown().contains("CANARY"), "arguments are shown");
     // The sidecar goes. What is shown is old, and says so.
     browser.go(&page);
@@ -128,6 +129,32 @@ fn numbers_move_and_are_those_of_the_workers() {
     assert_eq!(record.out().len(), 2);
     browser.until_is(&starts, "0");
     assert!(sidecar.runs());
+}
+
+/// Other limits are held against what the workers started in the last hour.
+fn what_if(browser: &Browser, started: usize) {
+    let told = |most: &str, period: &str| {
+        browser.write("#if-most", most);
+        browser.write("#if-period", period);
+        browser.text("#if-said")
+    };
+    let hour = told("1", "1h");
+    let all = format!(
+        "In any 1 h there started at most {}: 1 would have held jobs back in ",
+        thousands(started)
+    );
+    assert!(hour.starts_with(&all), "{hour}");
+    let loose = told("10000", "1h");
+    assert!(
+        loose.ends_with("10,000 would have held nothing back."),
+        "{loose}"
+    );
+    // Three ran at once, for as long as it takes to say so.
+    let slots = told("4", "");
+    let begins =
+        slots.starts_with("Jobs ran for ") && slots.contains("4 would have held nothing back");
+    assert!(begins, "{slots}");
+    assert!(told("x", "1m").starts_with("Write a whole number"));
 }
 
 /// Whether the bars of the table have no colour.
