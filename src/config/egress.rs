@@ -79,6 +79,13 @@ impl EgressSettings {
         self.has_keys_of_bodies() || self.budgets.iter().any(|budget| budget.sees_bodies())
     }
 
+    /// Where its calls may go, for people: its upstream, or the hosts that it lists.
+    pub fn leads_to(&self) -> String {
+        let hosts = self.hosts.as_ref().map(|hosts| hosts.to_string());
+        let upstream = || self.upstream.as_ref().map(BaseUrl::authority);
+        hosts.or_else(upstream).unwrap_or_default()
+    }
+
     /// By which weights its calls take turns.
     fn turns(&self) -> Option<(&BTreeMap<Key, NonZeroU32>, NonZeroU32)> {
         let fair = self.fair.as_ref()?;

@@ -28,7 +28,6 @@ use crate::answers::body::Body;
 use crate::answers::packed::Packer;
 use crate::answers::respond::{Fault, ours};
 use crate::bounds::Level;
-use crate::config::BaseUrl;
 use crate::desk::snapshot::{QueueNow, SHARED, Snapshot};
 use crate::desk::whole::stops_all;
 use crate::desk::{Proxy, Sidecar};
@@ -437,14 +436,12 @@ impl Shared {
             let own = answers
                 .iter()
                 .filter(|(egress, .., lately)| *egress == way.name && *lately > 0);
-            let upstream = way.upstream.as_ref().map(BaseUrl::authority);
-            let hosts = || way.hosts.as_ref().map(|hosts| hosts.to_string());
             let mut rows = keys.rows.iter();
             let row = rows.find(|row| *row.name == *way.key.as_str());
             WayRow {
                 name: Arc::clone(&way.name),
                 listen: way.listen.to_string(),
-                to: upstream.or_else(hosts).unwrap_or_default(),
+                to: way.leads_to(),
                 up: !away
                     .iter()
                     .any(|(egress, is_away)| *egress == way.name && *is_away),
