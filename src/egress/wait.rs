@@ -252,8 +252,8 @@ impl WayOut {
                 Some(Verdict::Refused { which, why, at, .. }) => {
                     let by = claimed.limited.get(which).cloned();
                     if let Some(by) = &by {
-                        let (metrics, refused) = (&sidecar.metrics, (by, &why));
-                        metrics.refused(StartKind::Call, refused, &by.policy, OnLimit::Wait);
+                        let metrics = &sidecar.metrics;
+                        metrics.refused(StartKind::Call, by, &why, &by.policy, OnLimit::Wait);
                     }
                     // A pause ends when somebody ends it.
                     let at = at.filter(|_| !why.is_pause() && !why.slot);

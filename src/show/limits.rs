@@ -261,7 +261,7 @@ pub(crate) async fn view(
 ) -> LimitView {
     let waiting = facts.now.waiting_for(&limited.key);
     let calls = sidecar.calling.of_key(&limited.key);
-    shown(sidecar, limited, known, (waiting, calls, facts.now.at)).await
+    shown(sidecar, limited, known, waiting, calls, facts.now.at).await
 }
 
 /// Limits as they are shown: so many jobs wait for them, as of then, and so many calls are out and wait.
@@ -269,7 +269,9 @@ async fn shown(
     sidecar: &Sidecar,
     limited: Limited,
     (state, now): (KeyState, Timestamp),
-    (waiting, calls, at): (u64, (usize, usize), Timestamp),
+    waiting: u64,
+    calls: (usize, usize),
+    at: Timestamp,
 ) -> LimitView {
     let all = waiting + calls.1 as u64;
     let place = (limited.space, limited.key.clone());
@@ -367,7 +369,7 @@ pub(crate) async fn queue_view(
     let mut view = LimitView {
         name: queue.to_owned(),
         hint: in_vain.then_some(shape::FILE_IS_STRICTER),
-        ..shown(sidecar, limited, known, (waiting, (0, 0), facts.now.at)).await
+        ..shown(sidecar, limited, known, waiting, (0, 0), facts.now.at).await
     };
     view.limited.cost = Cost::ONE;
     Some(view)

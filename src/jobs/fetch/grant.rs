@@ -246,7 +246,7 @@ impl Proxy {
             }));
         }
         let by = acting(&pick, which, action).unwrap_or(limited);
-        (sidecar.metrics).refused(StartKind::Job, (limited, why), &by.policy, action);
+        (sidecar.metrics).refused(StartKind::Job, limited, why, &by.policy, action);
         if action == OnLimit::Drop {
             return Some(pick);
         }

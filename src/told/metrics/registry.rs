@@ -427,7 +427,8 @@ impl Metrics {
     pub fn refused(
         &self,
         kind: StartKind,
-        (by, why): (&Limited, &Refusal),
+        by: &Limited,
+        why: &Refusal,
         policy: &Arc<str>,
         action: OnLimit,
     ) {
@@ -902,12 +903,7 @@ mod tests {
                 at: None,
                 slot: false,
             };
-            metrics.refused(
-                StartKind::Job,
-                (&limited("a"), &why),
-                &policy,
-                OnLimit::Wait,
-            );
+            metrics.refused(StartKind::Job, &limited("a"), &why, &policy, OnLimit::Wait);
         }
         let page = metrics.render();
         assert!(
