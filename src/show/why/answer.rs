@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::applied::Applied;
+use super::put;
 use crate::desk::causes::{self, Cause, CauseKind};
 use crate::inquiry::shape::rfc3339;
 use crate::limit::{Cost, Share, Timestamp};
@@ -190,8 +191,11 @@ pub(super) fn group_facts(
     let groups = groups.iter().zip(ends).take(SHOWN);
     groups
         .map(|((_, share, (what, waiting)), ends)| {
-            let ends = ends.map(rfc3339);
-            json!({"group": share.group, "weight": share.weight, *what: waiting, "waiting_done": ends})
+            let mut group = json!({"group": share.group, "weight": share.weight, *what: waiting});
+            if let Some(at) = ends {
+                put(&mut group, "waiting_done", rfc3339(at));
+            }
+            group
         })
         .collect()
 }

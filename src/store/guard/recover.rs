@@ -39,11 +39,19 @@ impl Guard {
                 let soon = self.inner.now().plus(SOON);
                 news.rows.iter_mut().for_each(|row| look_by(row, soon));
             }
+            // By the announcement siblings see that we live, and take over what we offered: what has lapsed meanwhile must be
+            // gone by then.
+            let knows_ends = match self.tell_ended(&news.ended).await {
+                Err(StoreError::Wiped | StoreError::Settling) => false,
+                told => told.map(|()| true)?,
+            };
             self.inner.announce(&news.rows).await?;
             for (job, generation) in &news.undone {
                 self.back_there(job, *generation).await?;
             }
-            self.tell_ended(&news.ended).await?;
+            if !knows_ends {
+                self.tell_ended(&news.ended).await?;
+            }
         }
         Ok(())
     }

@@ -750,6 +750,33 @@ async fn nothing_that_is_held_is_put_back() {
     }
 }
 
+/// Siblings take over what was offered by whom they see. Nothing that has lapsed meanwhile is there any more when they see
+/// us again: a call that is cut off in between changes nothing of that.
+#[tokio::test(start_paused = true)]
+async fn what_was_offered_and_lapsed_ends_before_siblings_see_us() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.with_siblings(1);
+    let offered = claimed("offered", 1);
+    let offer = Change::Offer {
+        claimed: offered.clone(),
+    };
+    assert!(rig.guard.set(offer).await.unwrap());
+    lose(&rig).await;
+    rig.guard
+        .end("offered", Some(offered.generation))
+        .await
+        .unwrap();
+    rig.faulty.standing(None);
+    assert!(rig.faulty.row("offered").await.unwrap().is_some());
+    let none = Fault::late(Duration::ZERO);
+    rig.faulty.script([none, Fault::gone()]);
+    let _not_back_yet = rig.guard.due(9).await;
+    assert!(rig.guard.is_lost());
+    assert!(rig.faulty.row("offered").await.unwrap().is_none());
+    rig.guard.due(9).await.unwrap();
+    assert!(!rig.guard.is_lost());
+}
+
 /// As a replica that takes over may: it never heard of the last starts.
 #[tokio::test(start_paused = true)]
 async fn what_is_out_is_known_although_the_store_forgot_it() {
