@@ -175,9 +175,10 @@ impl Terminal {
             }
             assert!(
                 has_log && !has_failed && Instant::now() < deadline,
-                "{place}: the page shows\n{}\nbut it is\n{}",
+                "{place}: the page shows\n{}\nbut it is\n{}\nand all so far, with the log, is\n{}",
                 shown.join("\n"),
-                said.join("\n")
+                said.join("\n"),
+                self.lines.lock().unwrap().join("\n")
             );
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -204,9 +205,16 @@ fn masked<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
         let bytes = bare.as_bytes();
         let is_time = bytes.len() >= 20 && bytes[10] == b'T' && bytes.ends_with(b"Z");
         let is_id = bytes.len() == 36 && [8, 13, 18, 23].iter().all(|&at| bytes[at] == b'-');
-        match (is_time, is_id) {
-            (true, _) => word.replace(bare, "TIME"),
-            (_, true) => word.replace(bare, "ID"),
+        // As curl says how long it took.
+        let took = bare.split_once('.').filter(|(_, micros)| micros.len() == 6);
+        let took = took.is_some_and(|(seconds, micros)| {
+            let mut digits = seconds.bytes().chain(micros.bytes());
+            digits.all(|digit| digit.is_ascii_digit())
+        });
+        match (is_time, is_id, took) {
+            (true, ..) => word.replace(bare, "TIME"),
+            (_, true, _) => word.replace(bare, "ID"),
+            (.., true) => word.replace(bare, "SECONDS"),
             _ => word.to_owned(),
         }
     };
