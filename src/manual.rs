@@ -22,7 +22,7 @@ macro_rules! chapters {
 pub const CHAPTERS: &[Chapter] = chapters![
     "start" "limits" "introduce" "cost" "egress" "subqueues" "backpressure" "producers" "workers" "deploy" "fleet" "operate" "page"
     "incidents" "how-it-works" "promises" "tested" "faults" "compare" "security" "config" "http" "errors" "log" "metrics" "event-stream" "backends"
-    "glossary"
+    "glossary" "changelog"
 ];
 
 /// The chapter of this name.

@@ -64,6 +64,7 @@ async fn limits_are_held() {
         "{text}"
     );
     well_formed(&file, "HELD");
+    assert_eq!(drawn_over(&file), [false; 3]);
 }
 
 #[tokio::test]
@@ -89,6 +90,27 @@ async fn without_limits_the_breach_is_seen() {
         "{text}"
     );
     well_formed(&file, "BREACH");
+    assert_eq!(drawn_over(&file), [true; 3]);
+}
+
+/// Of each panel with a limit, whether the plot crosses the line of the limit: to draw is not to break it.
+fn drawn_over(file: &Path) -> Vec<bool> {
+    let svg = std::fs::read_to_string(file).unwrap();
+    let between = |text: &str, begin: &str, end: &str| {
+        let (_, rest) = text.split_once(begin)?;
+        Some(rest.split_once(end)?.0.to_owned())
+    };
+    let panels = svg.split("<g>").skip(1);
+    let over = panels.filter_map(|panel| {
+        let limit = between(panel, "class=\"limit\"", "/>")?;
+        let limit: f64 = between(&limit, "y1=\"", "\"")?.parse().unwrap();
+        let path = between(panel, "class=\"area\" d=\"", "Z\"")?;
+        // Upwards is less. Each level of the plot is one step up or down.
+        let heights = path.split('V').skip(1);
+        let mut heights = heights.map(|to| to.split('H').next().unwrap().parse::<f64>().unwrap());
+        Some(heights.any(|height| height < limit))
+    });
+    over.collect()
 }
 
 /// How a demo that would go on for minutes ends at a signal that comes after a line which `begins` it, and what it
@@ -155,6 +177,7 @@ async fn the_picture_of_the_readme_shows_limits_that_were_held() {
         assert!(output.status.success(), "{text}");
     }
     well_formed(&file, "HELD");
+    assert_eq!(drawn_over(&file), [false; 3]);
     let svg = std::fs::read_to_string(file).unwrap();
     assert!(svg.starts_with("<svg ") && svg.len() < 100 << 10);
     let readme = std::fs::read_to_string(root.join("README.md")).unwrap();

@@ -11,17 +11,18 @@ use super::streams::STREAMS;
 /// Where a panel's plot begins and ends, and how high it is.
 const LEFT: f64 = 150.0;
 const WIDTH: f64 = 630.0;
-const HEIGHT: f64 = 84.0;
+const HEIGHT: f64 = 62.0;
 /// From one panel to the next, and where the first begins.
-const PITCH: f64 = 122.0;
-const TOP: f64 = 84.0;
+const PITCH: f64 = 82.0;
+const TOP: f64 = 76.0;
 /// Columns of a plot; each shows the highest of its time.
 const COLUMNS: usize = 420;
 
 /// Draws the whole run.
 pub(super) fn svg(seen: &SceneNow<'_>, limits: Enforcement) -> String {
     let verdict = Judgement::of(seen);
-    let height = TOP + PITCH * 4.0 + 16.0;
+    let bottom = TOP + PITCH * 3.0 + HEIGHT;
+    let height = bottom + 26.0;
     let colour = if verdict.held() { "good" } else { "bad" };
     let title = match limits {
         Enforcement::Off => "ojs-throttle demo --break: the same jobs, limits off",
@@ -36,6 +37,7 @@ pub(super) fn svg(seen: &SceneNow<'_>, limits: Enforcement) -> String {
 "#,
         escaped(&sentence(&verdict, limits).replace('\n', " "))
     );
+    time_axis(&mut svg, seen.now, bottom);
     for (index, stream) in STREAMS.iter().enumerate() {
         let panel = Panel {
             top: TOP + PITCH * f64::from(u8::try_from(index).unwrap_or(u8::MAX)),
@@ -91,7 +93,6 @@ impl Panel {
             self.top + 55.0,
             self.measure(),
         );
-        self.time_axis(svg, bottom);
         let _ = writeln!(
             svg,
             r#"<path class="area" d="{}"/>"#,
@@ -114,26 +115,6 @@ impl Panel {
         );
     }
 
-    fn time_axis(&self, svg: &mut String, bottom: f64) {
-        let whole = self.until.as_secs_f64().max(0.001);
-        let step = [1, 2, 5, 10, 30, 60]
-            .into_iter()
-            .find(|step| whole / f64::from(*step) <= 13.0);
-        let step = step.unwrap_or(60);
-        let mut second = 0;
-        while f64::from(second) <= whole {
-            let x = LEFT + WIDTH * f64::from(second) / whole;
-            let _ = writeln!(
-                svg,
-                r#"<line class="grid" x1="{x:.1}" x2="{x:.1}" y1="{:.1}" y2="{bottom:.1}"/>
-<text class="small" text-anchor="middle" x="{x:.1}" y="{:.1}">{second} s</text>"#,
-                self.top,
-                bottom + 14.0
-            );
-            second += step;
-        }
-    }
-
     /// The meaning of the plot's height.
     fn measure(&self) -> String {
         match self.rule {
@@ -143,6 +124,27 @@ impl Panel {
             StreamLimit::AtOnce(_) => "jobs with workers".into(),
             StreamLimit::Free => "starts in the last 1s".into(),
         }
+    }
+}
+
+/// The seconds of all panels: a line through them, and a number below the last one, which ends at `bottom`.
+fn time_axis(svg: &mut String, until: Duration, bottom: f64) {
+    let whole = until.as_secs_f64().max(0.001);
+    let step = [1, 2, 5, 10, 30, 60]
+        .into_iter()
+        .find(|step| whole / f64::from(*step) <= 13.0);
+    let step = step.unwrap_or(60);
+    let mut second = 0;
+    while f64::from(second) <= whole {
+        let x = LEFT + WIDTH * f64::from(second) / whole;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            svg,
+            r#"<line class="grid" x1="{x:.1}" x2="{x:.1}" y1="{TOP}" y2="{bottom:.1}"/>
+<text class="small" text-anchor="middle" x="{x:.1}" y="{:.1}">{second} s</text>"#,
+            bottom + 16.0
+        );
+        second += step;
     }
 }
 

@@ -9,14 +9,19 @@ use crate::sidecar::process::LONG;
 
 /// The ports of the pages. Each run has others, so that tests run side by side.
 const PORTS: [&str; 3] = ["8080", "9090", "9091"];
-/// What is run otherwise than it is written: where the program comes from, where `dev` listens if nobody says, and that
+/// What is run otherwise than it is written: where the program comes from, where `dev` and
+/// `egress` listen if nobody says, and that
 /// a refused request fails.
-const WRITTEN: [(&str, &str); 3] = [
+const WRITTEN: [(&str, &str); 4] = [
     ("cargo run --release -- ", "ojs-throttle "),
     ("curl -s", "curl --fail-with-body -s"),
     (
         "ojs-throttle dev ",
         "ojs-throttle dev --listen 127.0.0.1:8080 --admin-listen 127.0.0.1:9091 --backend-listen 127.0.0.1:9090 ",
+    ),
+    (
+        "ojs-throttle egress ",
+        "ojs-throttle egress --listen 127.0.0.1:8082 --admin-listen 127.0.0.1:9091 ",
     ),
 ];
 /// In what is shown: something that is left out. On a line of its own: any lines.
@@ -48,7 +53,8 @@ pub struct Terminal {
     shell: Child,
     keys: ChildStdin,
     lines: Arc<Mutex<Vec<String>>>,
-    ports: Vec<(&'static str, String)>,
+    /// What stands on a page, and what it is in this run.
+    own: Vec<(&'static str, String)>,
     folder: tempfile::TempDir,
     /// The program, and the block that runs.
     bin: tempfile::TempDir,
@@ -100,15 +106,20 @@ impl Terminal {
             shell,
             keys,
             lines,
-            ports,
+            own: ports,
             folder,
             bin,
         }
     }
 
+    /// In this run something else stands for what the page has.
+    pub fn stands_for(&mut self, page: &'static str, own: String) {
+        self.own.push((page, own));
+    }
+
     /// What a page has, with the ports of this run.
     fn with_own_ports(&self, text: &str) -> String {
-        replaced(text, &self.ports)
+        replaced(text, &self.own)
     }
 
     /// Writes a file into the folder.
@@ -164,9 +175,10 @@ impl Terminal {
             }
             assert!(
                 has_log && !has_failed && Instant::now() < deadline,
-                "{place}: the page shows\n{}\nbut it is\n{}",
+                "{place}: the page shows\n{}\nbut it is\n{}\nand all so far, with the log, is\n{}",
                 shown.join("\n"),
-                said.join("\n")
+                said.join("\n"),
+                self.lines.lock().unwrap().join("\n")
             );
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -193,9 +205,16 @@ fn masked<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
         let bytes = bare.as_bytes();
         let is_time = bytes.len() >= 20 && bytes[10] == b'T' && bytes.ends_with(b"Z");
         let is_id = bytes.len() == 36 && [8, 13, 18, 23].iter().all(|&at| bytes[at] == b'-');
-        match (is_time, is_id) {
-            (true, _) => word.replace(bare, "TIME"),
-            (_, true) => word.replace(bare, "ID"),
+        // As curl says how long it took.
+        let took = bare.split_once('.').filter(|(_, micros)| micros.len() == 6);
+        let took = took.is_some_and(|(seconds, micros)| {
+            let mut digits = seconds.bytes().chain(micros.bytes());
+            digits.all(|digit| digit.is_ascii_digit())
+        });
+        match (is_time, is_id, took) {
+            (true, ..) => word.replace(bare, "TIME"),
+            (_, true, _) => word.replace(bare, "ID"),
+            (.., true) => word.replace(bare, "SECONDS"),
             _ => word.to_owned(),
         }
     };
