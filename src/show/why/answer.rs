@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::applied::Applied;
-use super::put;
 use crate::desk::causes::{self, Cause, CauseKind};
 use crate::inquiry::shape::rfc3339;
 use crate::limit::{Cost, Share, Timestamp};
@@ -192,8 +191,8 @@ pub(super) fn group_facts(
     groups
         .map(|((_, share, (what, waiting)), ends)| {
             let mut group = json!({"group": share.group, "weight": share.weight, *what: waiting});
-            if let Some(at) = ends {
-                put(&mut group, "waiting_done", rfc3339(at));
+            if let Some((at, group)) = ends.zip(group.as_object_mut()) {
+                group.insert("waiting_done".to_owned(), rfc3339(at).into());
             }
             group
         })
