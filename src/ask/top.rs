@@ -116,29 +116,42 @@ fn table(state: &Value, args: &Top) -> String {
         lines.extend(calls_line(&row["state"]["calls"]));
         lines.extend(set_by_hand(&row["state"]["override"]));
     }
+    lines.extend(way_lines(state));
+    lines.extend(queue_lines(state, &args.filter.to_lowercase()));
+    lines.iter().map(|line| fit(line, args.columns)).collect()
+}
+
+/// One line for each way out, and what holds it back.
+fn way_lines(state: &Value) -> Vec<String> {
     let ways = list(state, "ways");
-    if !ways.is_empty() {
-        lines.push(WAYS.to_owned());
-    }
+    let mut lines: Vec<_> = ways.first().map(|_| WAYS.to_owned()).into_iter().collect();
     for way in ways {
         lines.push(way_line(way));
         lines.extend(cause_lines(&way["cause"]));
     }
-    let filter = args.filter.to_lowercase();
-    let queues = list(&state["queues"], "rows").iter();
-    let queues = queues.filter(|row| {
+    lines
+}
+
+/// One line for each queue with this text in its name of which there is something to tell, and what holds it back.
+fn queue_lines(state: &Value, filter: &str) -> Vec<String> {
+    let is_told = |row: &&Value| {
         let waits = row["waiting"] != 0 || !row["cause"].is_null() || !row["max_depth"].is_null();
-        waits && text(row, "queue").to_lowercase().contains(&filter)
-    });
-    let queues: Vec<&Value> = queues.collect();
-    if !queues.is_empty() {
-        lines.push(QUEUES.to_owned());
-    }
+        waits && text(row, "queue").to_lowercase().contains(filter)
+    };
+    let mut queues = list(&state["queues"], "rows")
+        .iter()
+        .filter(is_told)
+        .peekable();
+    let mut lines: Vec<_> = queues
+        .peek()
+        .map(|_| QUEUES.to_owned())
+        .into_iter()
+        .collect();
     for row in queues {
         lines.push(queue_line(row));
         lines.extend(cause_lines(&row["cause"]));
     }
-    lines.iter().map(|line| fit(line, args.columns)).collect()
+    lines
 }
 
 /// What stands of a cause that needs more than its name: the sentence, and what to do.

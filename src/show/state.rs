@@ -586,10 +586,10 @@ fn key_row(
 ) -> Option<KeyRow> {
     let of = (*space, key.clone());
     let recent = sidecar.metrics.recent(&of).into_iter();
-    let bands = hour
-        .is_some()
-        .then(|| sidecar.metrics.bands(&of))
-        .unwrap_or_default();
+    let bands = match hour {
+        Some(_) => sidecar.metrics.bands(&of),
+        None => Vec::new(),
+    };
     Some(KeyRow {
         recent: recent.map(|point| point.starts).collect(),
         name: space.name_of(key).into(),
