@@ -238,10 +238,12 @@ fn is_log(line: &str) -> bool {
         .any(|level| line.starts_with(level))
 }
 
-/// Whether a page that shows `shown` tells what was said, but for what it leaves out.
+/// Whether a page that shows `shown` tells what was said, but for what it leaves out. What runs behind a block may log the
+/// last of it in the next one.
 fn is_shown(said: &[String], shown: &[String]) -> bool {
+    let comes_late = |line: &String| line.starts_with("INFO ");
     let Some((line, others)) = shown.split_first() else {
-        return said.is_empty();
+        return said.iter().all(comes_late);
     };
     if line == LEFT_OUT {
         return (0..=said.len()).any(|skipped| is_shown(&said[skipped..], others));
@@ -252,8 +254,28 @@ fn is_shown(said: &[String], shown: &[String]) -> bool {
             said.len() >= begin.len() + end.len() && said.starts_with(begin) && said.ends_with(end)
         }
     };
-    said.split_first()
-        .is_some_and(|(first, rest)| is_line(first) && is_shown(rest, others))
+    said.split_first().is_some_and(|(first, rest)| {
+        (is_line(first) && is_shown(rest, others)) || (comes_late(first) && is_shown(rest, shown))
+    })
+}
+
+#[test]
+fn a_line_of_the_log_may_come_late_and_no_other() {
+    let lines = |text: &str| -> Vec<String> { text.lines().map(str::to_owned).collect() };
+    let shown = lines("INFO config reloaded: …\n[3]");
+    for late in ["", "INFO ready\n"] {
+        assert!(is_shown(
+            &lines(&format!("{late}INFO config reloaded: x\n[3]\n{late}")),
+            &shown
+        ));
+    }
+    for wrong in [
+        "INFO ready\n[3]",
+        "INFO config reloaded: x\n[3]\n[4]",
+        "WARN no\nINFO config reloaded: x\n[3]",
+    ] {
+        assert!(!is_shown(&lines(wrong), &shown), "{wrong}");
+    }
 }
 
 #[test]
