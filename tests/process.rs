@@ -3,7 +3,8 @@
 //! that its ledger can be judged and the sidecar killed without it.
 
 mod away;
-mod by_hand;
+pub mod by_hand;
+pub mod by_policy;
 mod calls_only;
 mod certificates;
 mod cli;
@@ -27,6 +28,7 @@ mod listeners;
 mod log;
 mod manners;
 mod on_boto3;
+mod on_octokit;
 mod on_openai;
 mod on_postgres;
 mod on_redis;
