@@ -290,17 +290,17 @@ pub(crate) async fn view(
 ) -> LimitView {
     let waiting = facts.now.waiting_for(&limited.key);
     let calls = sidecar.calling.of_key(&limited.key);
-    shown(sidecar, limited, known, waiting, calls, facts.now.at).await
+    shown(sidecar, limited, known, waiting, calls, facts).await
 }
 
-/// Limits as they are shown: so many jobs wait for them, as of then, and so many calls are out and wait.
+/// Limits as they are shown: so many jobs wait for them, and so many calls are out and wait.
 async fn shown(
     sidecar: &Sidecar,
     limited: Limited,
     (state, now): (KeyState, Timestamp),
     waiting: u64,
     calls: (usize, usize),
-    at: Timestamp,
+    facts: &KeyFacts,
 ) -> LimitView {
     let all = waiting + calls.1 as u64;
     let place = (limited.space, limited.key.clone());
@@ -319,7 +319,7 @@ async fn shown(
         of_policies: set_for_policies(sidecar, &limited, facts),
         hint: None,
         now,
-        at,
+        at: facts.now.at,
         limited,
     }
 }
@@ -399,7 +399,7 @@ pub(crate) async fn queue_view(
     let mut view = LimitView {
         name: queue.to_owned(),
         hint: in_vain.then_some(shape::FILE_IS_STRICTER),
-        ..shown(sidecar, limited, known, waiting, (0, 0), facts.now.at).await
+        ..shown(sidecar, limited, known, waiting, (0, 0), facts).await
     };
     view.limited.cost = Cost::ONE;
     Some(view)
@@ -430,6 +430,7 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
         of_policies: BTreeMap::new(),
         calls: (0, 0),
         done: None,
+        growth: None,
         lost: None,
         state,
         set,

@@ -79,6 +79,7 @@ async fn foretell(sidecar: &Sidecar, now: &Arc<Snapshot>) {
     let waiting = |(space, key): &SpacedKey| match space {
         Space::Queue => now.queue(key.as_str()).waiting(),
         Space::Job => now.waiting_for(key) + sidecar.calling.lines.waiting(key) as u64,
+        Space::Policy => 0,
     };
     let (own, _) = sidecar.metrics.named();
     let mut keys: Vec<_> = own.iter().map(|of| (waiting(of), of)).collect();
