@@ -168,3 +168,48 @@ fn a_key_is_paused_and_resumed_by_tab_and_enter_alone() {
     browser.until_is("#mark", "");
     assert_eq!(rig.may_start(), 3);
 }
+
+/// From one key the page leads to all keys of its policy. What is set there binds keys that come later, and the command
+/// that the page shows takes it away again.
+#[test]
+fn all_keys_of_a_policy_are_paused_from_the_page_of_one() {
+    let policy = "[[policy]]\nname = \"per-customer\"\nmatch = { queue = \"billing\" }\nkey = \"crm:{meta.tenant_id}\"\n\
+        concurrency = 3\n";
+    let (_backend, sidecar) = pair(&writable(), policy);
+    let jobs = |tenant: &str| {
+        let meta = json!({"tenant_id": tenant});
+        json!({"type": "t", "args": [], "meta": meta, "options": {"queue": "billing"}})
+    };
+    let record = Record::default();
+    let starts = || record.fetch(sidecar.data, "billing", 5, "w").len();
+    enqueue_all(sidecar.data, &vec![jobs("a"); 3]);
+    assert_eq!(starts(), 3);
+    record.ack_all(sidecar.data);
+    let browser = Browser::open();
+    browser.go(&format!("http://{}/#key=crm:a", sidecar.admin));
+    browser.until_is("#of-policy", "All keys of policy per-customer");
+    browser.click("#of-policy");
+    browser.until_is("#name", "All keys of policy per-customer");
+    browser.click("#pause");
+    browser.write("#reason", "INC-42");
+    browser.click("#send");
+    browser.write("#token", TOKEN);
+    browser.keys(ENTER);
+    browser.until_is("#mark", "paused");
+    let undo = browser.text("#undo");
+    let words = "ojs-throttle resume --policy=per-customer";
+    assert!(undo.starts_with(words), "{undo}");
+    enqueue_all(sidecar.data, &vec![jobs("new"); 3]);
+    assert_eq!([(); 3].map(|()| starts()), [0; 3]);
+    browser.go(&format!("http://{}/#key=crm:new", sidecar.admin));
+    browser.until("document.querySelector('#numbers').innerText.includes('INC-42')");
+    browser.until_is(&fact("binds"), "paused");
+    let mut undoing = program();
+    undoing
+        .args(undo.split(' ').skip(1))
+        .env("OJS_THROTTLE_TOKEN", TOKEN);
+    let said = ran(undoing);
+    assert_eq!(said.status, Some(0), "{}{}", said.out, said.err);
+    browser.until("!document.querySelector('#numbers').innerText.includes('INC-42')");
+    assert_eq!(starts(), 3);
+}
