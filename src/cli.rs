@@ -234,19 +234,19 @@ and with 78 when the config cannot be used."
     /// Print the limits each second, those first that refused most in the last minute
     #[command(after_help = TOLD)]
     Top(Top),
-    /// Say which jobs have the slots of a key
+    /// Say which jobs have the slots of a key, or of all keys of a policy
     #[command(after_help = TOLD)]
     Slots(OfKey),
-    /// Let no job of a key start, until `resume` or for a while
+    /// Let no job of a key start, or of any key of a policy, until `resume` or for a while
     #[command(after_help = CHANGED)]
     Pause(PauseArgs),
     /// End a pause
     #[command(after_help = CHANGED)]
     Resume(OfKey),
-    /// Set limits of a key in place of those that it has, until `clear` or for a while
+    /// Set limits of a key, or of each key of a policy, in place of those that it has, until `clear` or for a while
     #[command(after_help = CHANGED)]
     Limit(LimitArgs),
-    /// Take away what was set for a key by hand: its limits, and until when it is shut
+    /// Take away what was set by hand for a key, its limits and until when it is shut, or for a policy
     #[command(after_help = CHANGED)]
     Clear(Clear),
     /// Say where jobs wait that have a key of their own, in queues with subqueues
@@ -569,7 +569,7 @@ pub struct Healthcheck {
 
 /// `why`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
-#[command(group = clap::ArgGroup::new("question").args(["queue", "key", "job", "kind"]).multiple(true).required(true))]
+#[command(group = clap::ArgGroup::new("question").args(["queue", "key", "policy", "job", "kind"]).multiple(true).required(true))]
 pub struct Why {
     /// Why does this queue start nothing?
     #[arg(long, value_name = "NAME")]
@@ -577,6 +577,9 @@ pub struct Why {
     /// Why does this rate limit key start nothing?
     #[arg(long, value_name = "KEY", conflicts_with_all = ["queue", "job", "kind"])]
     pub key: Option<String>,
+    /// What is set by hand for all keys of this policy?
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["queue", "key", "job", "kind"])]
+    pub policy: Option<String>,
     /// Why does this job not start?
     #[arg(long, value_name = "ID", conflicts_with_all = ["queue", "kind"])]
     pub job: Option<String>,
@@ -596,33 +599,46 @@ pub struct Why {
 
 impl Why {
     /// The names and values that are asked about.
-    pub fn question(&self) -> impl Iterator<Item = (String, &str)> {
+    pub fn question(&self) -> impl Iterator<Item = (String, String)> {
+        let policy = self.policy.as_ref().map(|name| format!("_policy:{name}"));
         let named = [
-            ("queue", &self.queue),
-            ("key", &self.key),
-            ("job", &self.job),
-            ("type", &self.kind),
+            ("queue", self.queue.clone()),
+            ("key", policy.or_else(|| self.key.clone())),
+            ("job", self.job.clone()),
+            ("type", self.kind.clone()),
         ];
         let named = named.into_iter();
-        let named = named.filter_map(|(name, value)| Some((name.to_owned(), value.as_deref()?)));
+        let named = named.filter_map(|(name, value)| Some((name.to_owned(), value?)));
         named.chain(self.meta.iter().map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (format!("meta.{name}"), value)
+            (format!("meta.{name}"), value.to_owned())
         }))
     }
 }
 
-/// The key that a command is about.
+/// What a command is about.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct OfKey {
     /// The rate limit key; _queue:NAME stands for a queue as a whole
-    pub key: String,
+    #[arg(required_unless_present = "policy")]
+    pub key: Option<String>,
+    /// In place of a key: all keys of this policy, also those that come later
+    #[arg(long, value_name = "NAME", conflicts_with = "key")]
+    pub policy: Option<String>,
     /// The sidecar's answer as it came, instead of text
     #[arg(long)]
     pub json: bool,
     /// Where the sidecar is
     #[command(flatten)]
     pub admin: AdminArgs,
+}
+
+impl OfKey {
+    /// As the admin port calls it.
+    pub fn name(&self) -> String {
+        let policy = self.policy.as_ref().map(|name| format!("_policy:{name}"));
+        policy.or_else(|| self.key.clone()).unwrap_or_default()
+    }
 }
 
 /// What is noted beside limits that are set.
@@ -670,10 +686,10 @@ pub struct LimitArgs {
     #[arg(long = "override", value_name = "JSON", value_parser = |text: &str| text.parse::<Value>(), conflicts_with_all = ["concurrency", "rate", "throttle", "next_start", "reason", "lasts"])]
     pub set: Option<Value>,
     /// No start before this time, or for so long
-    #[arg(long, value_name = "TIME|DURATION", conflicts_with_all = ["concurrency", "rate", "throttle", "reason", "lasts"])]
+    #[arg(long, value_name = "TIME|DURATION", conflicts_with_all = ["policy", "concurrency", "rate", "throttle", "reason", "lasts"])]
     pub next_start: Option<String>,
     /// A budget has used so much, in place of what was counted, such as 50000 or 431.20USD
-    #[arg(long, value_name = "AMOUNT", conflicts_with_all = ["concurrency", "rate", "throttle", "set", "next_start", "reason", "lasts"])]
+    #[arg(long, value_name = "AMOUNT", conflicts_with_all = ["policy", "concurrency", "rate", "throttle", "set", "next_start", "reason", "lasts"])]
     pub used: Option<String>,
     /// Beside the numbers
     #[command(flatten)]
@@ -687,7 +703,7 @@ pub struct Clear {
     #[command(flatten)]
     pub of: OfKey,
     /// Forget what windows and spacing have counted instead, and open the key
-    #[arg(long)]
+    #[arg(long, conflicts_with = "policy")]
     pub usage: bool,
 }
 

@@ -3,7 +3,8 @@
 //! that its ledger can be judged and the sidecar killed without it.
 
 mod away;
-mod by_hand;
+pub mod by_hand;
+pub mod by_policy;
 mod calls_only;
 mod certificates;
 mod cli;

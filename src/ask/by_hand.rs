@@ -1,4 +1,4 @@
-//! What people do to a key by hand, over `/throttle/v1/keys/KEY`. Each command says what it did, and the command that
+//! What people do by hand to a key, or to all keys of a policy, over `/throttle/v1/keys/KEY`. Each command says what it did, and the command that
 //! undoes it: it sets again what stood before, as far as it was changed.
 
 use http::{Method, StatusCode};
@@ -73,7 +73,7 @@ pub async fn clear(port: &AdminPort, args: &Clear) -> Result<String, AskError> {
 }
 
 fn refused(of: &OfKey, why: &str) -> AskError {
-    AskError::Refused(StatusCode::NOT_FOUND, format!("{}: {why}", of.key))
+    AskError::Refused(StatusCode::NOT_FOUND, format!("{}: {why}", of.name()))
 }
 
 /// A key, and what is set by hand for it.
@@ -107,7 +107,7 @@ impl<'a> KeyToSet<'a> {
             let path = path(self.of, what);
             let answer = self.port.call(method, &path, body.as_ref()).await?;
             let now = body.as_ref().map_or("taken away".into(), Value::to_string);
-            said += &format!("{what} of {}: {now}\n", self.of.key);
+            said += &format!("{what} of {}: {now}\n", self.of.name());
             let state: Value = serde_json::from_str(&answer).unwrap_or_default();
             if let Some(hint) = state["hint"].as_str() {
                 said += &format!("note: {hint}\n");
@@ -145,8 +145,11 @@ impl<'a> KeyToSet<'a> {
 
     /// A command about this key, to the same sidecar.
     fn command(&self, word: &str, options: &[&str]) -> String {
-        let mut line = format!("ojs-throttle {word} {}", shell_word(&self.of.key));
-        let admin = &self.of.admin;
+        let of = match &self.of.policy {
+            Some(policy) => format!("--policy {}", shell_word(policy)),
+            None => shell_word(&self.of.name()),
+        };
+        let (mut line, admin) = (format!("ojs-throttle {word} {of}"), &self.of.admin);
         let config = admin.config.as_ref().map(|path| path.to_string_lossy());
         let there = [
             ("--admin", admin.admin.as_deref()),
@@ -175,5 +178,5 @@ fn noted(mut set: Value, note: &Note, now: u64) -> Value {
 }
 
 fn path(of: &OfKey, what: &str) -> String {
-    format!("/throttle/v1/keys/{}/{what}", ojs::encoded(&of.key))
+    format!("/throttle/v1/keys/{}/{what}", ojs::encoded(&of.name()))
 }

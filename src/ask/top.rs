@@ -1,6 +1,7 @@
 //! `top`: the table of limits, each second, from `GET /throttle/v1/state`.
 
 use std::io::Write;
+use std::iter;
 use std::time::Duration;
 
 use http::Method;
@@ -114,7 +115,7 @@ fn table(state: &Value, args: &Top) -> String {
             lines.extend(cause_lines(&row["cause"]));
         }
         lines.extend(calls_line(&row["state"]["calls"]));
-        lines.extend(set_by_hand(&row["state"]["override"]));
+        lines.extend(set_by_hand(&row["state"]));
     }
     lines.extend(way_lines(state));
     lines.extend(queue_lines(state, &args.filter.to_lowercase()));
@@ -161,21 +162,23 @@ fn cause_lines(cause: &Value) -> Vec<String> {
     lines.into_iter().flatten().collect()
 }
 
-/// Who set a limit by hand, why, and until when.
-fn set_by_hand(set: &Value) -> Option<String> {
-    let set = set.as_object()?;
-    let numbers = ["concurrency", "rate", "throttle"].into_iter();
-    let numbers = numbers.filter_map(|name| Some(format!("{name} {}", set.get(name)?)));
-    let numbers: Vec<String> = numbers.collect();
-    let notes = [("by", "by"), ("because", "reason"), ("until", "expires_at")];
-    let notes = notes.into_iter();
-    let notes =
-        notes.filter_map(|(word, name)| Some(format!(" {word} {}", set.get(name)?.as_str()?)));
-    Some(format!(
-        "  set by hand: {}{}",
-        numbers.join(", "),
-        notes.collect::<String>()
-    ))
+/// What is set by hand for a key and for its policies: who set it, why, and until when.
+fn set_by_hand(state: &Value) -> impl Iterator<Item = String> {
+    let of_policies = state["policy_overrides"].as_object().into_iter().flatten();
+    let of_policies = of_policies.map(|(policy, set)| (format!(" for policy {policy}"), set));
+    let all = iter::once((String::new(), &state["override"])).chain(of_policies);
+    all.filter_map(|(of, set)| {
+        let set = set.as_object()?;
+        let numbers = ["concurrency", "rate", "throttle"].into_iter();
+        let numbers = numbers.filter_map(|name| Some(format!("{name} {}", set.get(name)?)));
+        let numbers: Vec<String> = numbers.collect();
+        let notes = [("by", "by"), ("because", "reason"), ("until", "expires_at")];
+        let notes = notes.into_iter();
+        let notes =
+            notes.filter_map(|(word, name)| Some(format!(" {word} {}", set.get(name)?.as_str()?)));
+        let (numbers, notes) = (numbers.join(", "), notes.collect::<String>());
+        Some(format!("  set by hand{of}: {numbers}{notes}"))
+    })
 }
 
 /// The calls of a key, beside its jobs.

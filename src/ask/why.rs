@@ -10,9 +10,9 @@ use crate::cli::OfKey;
 use crate::wire::ojs;
 
 /// The path of `why` with its question: names and values.
-pub fn why_path<'a>(question: impl Iterator<Item = (String, &'a str)>) -> String {
+pub fn why_path(question: impl Iterator<Item = (String, String)>) -> String {
     let pairs =
-        question.map(|(name, value)| format!("{}={}", ojs::encoded(&name), ojs::encoded(value)));
+        question.map(|(name, value)| format!("{}={}", ojs::encoded(&name), ojs::encoded(&value)));
     let pairs: Vec<String> = pairs.collect();
     format!("/throttle/v1/why?{}", pairs.join("&"))
 }
@@ -22,9 +22,10 @@ pub fn why_path<'a>(question: impl Iterator<Item = (String, &'a str)>) -> String
 /// # Errors
 /// There is no answer, or the queue has no limits of its own.
 pub async fn slots(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
-    let queue = of.key.strip_prefix("_queue:");
-    let (kind, name) = queue.map_or(("key", &*of.key), |queue| ("queue", queue));
-    let path = why_path([(kind.to_owned(), name)].into_iter());
+    let key = of.name();
+    let queue = key.strip_prefix("_queue:");
+    let (kind, name) = queue.map_or(("key", &*key), |queue| ("queue", queue));
+    let path = why_path([(kind.to_owned(), name.to_owned())].into_iter());
     let answer = port.get(&path).await?;
     let mut limits = list(&answer, "limits").iter();
     let Some(limit) = limits.find(|limit| limit["state"][kind] == name) else {
@@ -231,7 +232,8 @@ mod tests {
 
     #[test]
     fn questions_are_encoded() {
-        let question = [("meta.a".to_owned(), "x &y"), ("type".to_owned(), "t")];
+        let question = [("meta.a", "x &y"), ("type", "t")];
+        let question = question.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(
             why_path(question.into_iter()),
             "/throttle/v1/why?meta.a=x%20%26y&type=t"

@@ -169,6 +169,12 @@ macro_rules! settings {
                 budgets.find(|budget| budget.key.may_give(key)).map(|budget| &**budget)
             }
 
+            /// The budget of this name, if one has it.
+            pub fn budget_named(&self, name: &str) -> Option<&Budget> {
+                let mut budgets = self.egress.iter().flat_map(|entry| &entry.budgets);
+                budgets.find(|budget| *budget.name == *name).map(|budget| &**budget)
+            }
+
             /// Whether there is no backend, so that calls are all that is limited (`server.upstream = "none"`).
             pub fn calls_only(&self) -> bool {
                 self.upstream.url.is_none()

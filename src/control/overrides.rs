@@ -1,5 +1,5 @@
-//! Limits that are set over HTTP: overrides of a key (rate-limiting text, section 10.2) and limits of a
-//! queue (7.2).
+//! Limits that are set over HTTP: overrides of a key (rate-limiting text, section 10.2), of all keys of a policy, and
+//! limits of a queue (7.2).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,11 @@ use http::{Method, Response};
 use super::sent;
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault};
+use crate::desk::causes;
 use crate::desk::guard::{self, reads};
 use crate::desk::outlive::to_the_end;
 use crate::desk::settings::changed;
+use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::desk::{Proxy, Sidecar};
 use crate::inquiry::adopt::{self, LimitedBefore};
 use crate::inquiry::in_force::set_for_queue;
@@ -22,7 +24,7 @@ use crate::json::{Json, quote};
 use crate::limit::{Key, Space};
 use crate::policy::Currency;
 use crate::policy::{self, FieldError, Pattern};
-use crate::show::limits;
+use crate::show::limits::{self, KeyFacts};
 use crate::store::{Change, LedgerExt, MAX_OVERRIDES, Override};
 use crate::wire::ojs::DEPTH;
 
@@ -44,10 +46,8 @@ pub(super) async fn set_limits(
     };
     let done = sidecar.store.set(change).await?;
     if done {
-        let live = sidecar.live();
-        let budget = live.settings.budget_of(&key);
-        let currency = budget.and_then(|budget| budget.currency.as_ref());
-        tell_set(&space.name_of(&key), told.as_ref(), currency);
+        let currency = currency_of(sidecar, space, &key);
+        tell_set(&space.name_of(&key), told.as_ref(), currency.as_ref());
         changed(sidecar, space, key);
     } else if told.is_some() {
         let message = format!("limits are set for {MAX_OVERRIDES} keys already");
@@ -55,6 +55,17 @@ pub(super) async fn set_limits(
             .hinting("take some away with DELETE, or give them an expires_at"));
     }
     Ok(done)
+}
+
+/// The currency of what a key counts, or all keys of a policy, if that is money.
+fn currency_of(sidecar: &Sidecar, space: Space, key: &Key) -> Option<Currency> {
+    let live = sidecar.live();
+    let budget = match space {
+        Space::Policy => live.settings.budget_named(key.as_str()),
+        Space::Job => live.settings.budget_of(key),
+        Space::Queue => None,
+    };
+    budget?.currency.clone()
 }
 
 /// Says in the log what was set over HTTP for a key, until when, by whom and why.
@@ -113,20 +124,11 @@ pub(super) async fn of_key(
     }
     let sidecar = &proxy.sidecar;
     let name = limits::named(key)?;
-    let live = sidecar.live();
-    let budget = live.settings.budget_of(&name);
-    let currency = budget.and_then(|budget| budget.currency.as_ref());
-    let set = wanted(sidecar, parts, body, currency)?;
+    let set = wanted(sidecar, parts, body, (Space::Job, &name))?;
     if set.is_some() {
         limits::may_bind(sidecar, &name).await?;
     }
-    let (own, of) = (Arc::clone(sidecar), name.clone());
-    // To its end: once they are set, what waits for the key is asked again.
-    let work = Box::pin(async move { set_limits(&own, Space::Job, of, set).await });
-    if !to_the_end(&sidecar.tasks.left, work).await? {
-        let message = format!("no override is set for the rate limit key {key:?}");
-        return Err(Fault::new("not_found", message));
-    }
+    put(sidecar, Space::Job, &name, set).await?;
     let mut facts = limits::known_of_keys(proxy, parts).await?;
     let state = limits::key_state(proxy, &mut facts, &name).await?;
     // Where there is none, only the override that was taken away had named it.
@@ -134,17 +136,66 @@ pub(super) async fn of_key(
     Ok(state.map_or_else(alone, |state| state.to_json()))
 }
 
-/// What a PUT sets; `None`: it is a DELETE.
+/// Shows what is set for all keys of a policy, after it is set by PUT or taken away by DELETE, or as it is.
+pub(super) async fn of_policy(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: &[u8],
+    policy: &str,
+) -> Result<String, Fault> {
+    let sidecar = &proxy.sidecar;
+    let unknown = || limits::unknown_policy(sidecar, policy);
+    let name = Key::new(policy).map_err(|_| unknown())?;
+    let now = Snapshot::of(sidecar, SHARED).await;
+    let facts = KeyFacts::here(sidecar, now);
+    if reads(&parts.method) {
+        let view = limits::policy_view(sidecar, &name, &facts).ok_or_else(unknown)?;
+        return Ok(view.to_json());
+    }
+    let set = wanted(sidecar, parts, body, (Space::Policy, &name))?;
+    if set.is_some() {
+        limits::may_bind_policy(sidecar, policy)?;
+    }
+    put(sidecar, Space::Policy, &name, set).await?;
+    let view = limits::policy_view(sidecar, &name, &facts);
+    let alone = || format!(r#"{{"key":{}}}"#, quote(&Space::Policy.name_of(&name)));
+    Ok(view.map_or_else(alone, |view| view.to_json()))
+}
+
+/// Sets limits of a key, or of a policy's keys, or takes them away. To its end: once it is done, what waits for them is
+/// asked again.
+async fn put(
+    sidecar: &Arc<Sidecar>,
+    space: Space,
+    key: &Key,
+    set: Option<Override>,
+) -> Result<(), Fault> {
+    let (own, of) = (Arc::clone(sidecar), key.clone());
+    let work = Box::pin(async move { set_limits(&own, space, of, set).await });
+    match to_the_end(&sidecar.tasks.left, work).await? {
+        true => Ok(()),
+        false => {
+            let what = causes::named(space, key.as_str());
+            Err(Fault::new(
+                "not_found",
+                format!("no override is set for {what}"),
+            ))
+        }
+    }
+}
+
+/// What a PUT sets for a key; `None`: it is a DELETE.
 fn wanted(
     sidecar: &Sidecar,
     parts: &Parts,
     body: &[u8],
-    currency: Option<&Currency>,
+    (space, key): (Space, &Key),
 ) -> Result<Option<Override>, Fault> {
     if parts.method == Method::DELETE {
         return Ok(None);
     }
-    let set = sent::read_override(json(body)?, currency, sidecar.store.now());
+    let currency = currency_of(sidecar, space, key);
+    let set = sent::read_override(json(body)?, currency.as_ref(), sidecar.store.now());
     set.map(Some).map_err(field)
 }
 
@@ -167,7 +218,8 @@ pub(super) async fn of_queue(
 }
 
 async fn change_queue(proxy: &Proxy, parts: &Parts, body: &[u8], queue: &str) -> Result<(), Fault> {
-    let set = wanted(&proxy.sidecar, parts, body, None)?;
+    let key = policy::queue_key(queue);
+    let set = wanted(&proxy.sidecar, parts, body, (Space::Queue, &key))?;
     if set.is_some() {
         one_queue(queue)?;
     }

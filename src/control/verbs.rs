@@ -100,10 +100,12 @@ async fn do_verb(proxy: &Proxy, parts: &Parts, incoming: Incoming) -> Result<Str
     let queue = key
         .strip_prefix("_queue:")
         .filter(|queue| !queue.is_empty());
+    let policy = key.strip_prefix("_policy:");
     if what == "override" {
-        return match queue {
-            Some(queue) => Box::pin(overrides::of_queue(proxy, parts, &sent, queue)).await,
-            None => Box::pin(overrides::of_key(proxy, parts, &sent, &key)).await,
+        return match (queue, policy) {
+            (Some(queue), _) => Box::pin(overrides::of_queue(proxy, parts, &sent, queue)).await,
+            (_, Some(policy)) => Box::pin(overrides::of_policy(proxy, parts, &sent, policy)).await,
+            _ => Box::pin(overrides::of_key(proxy, parts, &sent, &key)).await,
         };
     }
     let key = limits::named(&key)?;
@@ -206,6 +208,6 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
 fn unknown() -> Fault {
     let message = "here are /throttle/v1/why, /throttle/v1/settings, /throttle/v1/subqueues, and override, next-start and usage under /throttle/v1/keys/KEY";
     Fault::new("not_found", message).hinting(
-        "use one of these; KEY is a key of GET /ojs/v1/rate-limits, or _queue:NAME for an override of a whole queue",
+        "use one of these; KEY is a key of GET /ojs/v1/rate-limits, or for an override _queue:NAME, a whole queue, or _policy:NAME, all keys of a policy",
     )
 }

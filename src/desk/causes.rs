@@ -45,8 +45,8 @@ causes! {
     /// heartbeats keeps its slot as long as it does so. It is said once 20 jobs of the key have ended here.
     HUNG "may hang": "{jobs} run since {age}, usual is {usual}: {workers} may hang, with slots of {what}"
         => "look at {workers}, and restart what hangs: its slots are free after the visibility timeout";
-    /// Someone paused the key. The line says who, why and until when. `ojs_throttle_paused_keys` counts keys and queues
-    /// that were paused over HTTP.
+    /// Someone paused the key, or all keys of its policy. The line says who, why and until when.
+    /// `ojs_throttle_paused_keys` counts keys, queues and policies that were paused over HTTP.
     PAUSED "paused": "{what} is paused: its concurrency is 0{set}"
         => "`ojs-throttle resume {name}` ends the pause";
     /// The file, or the job itself, allows no start.
@@ -259,11 +259,12 @@ pub(crate) fn unused(entry: &str, queue: &str, near: &str) -> Cause {
     )
 }
 
-/// A key or a queue, as a sentence names it.
+/// A key, a queue or a policy, as a sentence names it.
 pub(crate) fn named(space: Space, name: &str) -> String {
     match space {
         Space::Job => format!("key {name:?}"),
         Space::Queue => format!("queue {name:?}"),
+        Space::Policy => format!("policy {name:?}"),
     }
 }
 

@@ -131,7 +131,7 @@ pub(crate) struct KeyNumbers {
     /// Those that a job brought.
     pub(crate) brought: Limits,
     /// All that limited that job.
-    all: Arc<[Limited]>,
+    pub(crate) all: Arc<[Limited]>,
 }
 
 impl KeyNumbers {

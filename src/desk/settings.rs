@@ -163,7 +163,11 @@ pub(crate) fn end_expired(sidecar: &Sidecar) {
     }
 }
 
-/// The limits of a key are others now: what waits for it is asked again.
+/// The limits of a key, or of all keys of a policy, are others now: what waits for them is asked again.
 pub(crate) fn changed(sidecar: &Sidecar, space: Space, key: Key) {
+    if space == Space::Policy {
+        sidecar.hold.ask_all();
+        return sidecar.calling.lines.wake_all();
+    }
     sidecar.wake_keys(&[(space, key)]);
 }

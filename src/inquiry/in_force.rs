@@ -6,16 +6,18 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::job;
 use crate::desk::{Sidecar, named};
 use crate::hold::Pick;
-use crate::limit::{Limited, Space};
-use crate::policy;
+use crate::limit::{Limited, Limits, Space, Timestamp};
 use crate::policy::price::one_price;
-use crate::store::{LedgerExt, Override};
+use crate::policy::{self, strictest};
+use crate::store::{LedgerExt, Override, Overrides};
 
-/// `limited` as a job of the queue is asked now: overrides laid over each key, and the queue's own
-/// limits that were set over HTTP beside them. Where nothing is set it costs a look.
+/// `limited` as a job of the queue is asked now: what is set for each key and for each policy laid over them, and the
+/// queue's own limits that were set over HTTP beside them. Where nothing is set it costs a look.
 pub(crate) fn limits_now<'a>(
     sidecar: &Sidecar,
     queue: &str,
@@ -26,25 +28,39 @@ pub(crate) fn limits_now<'a>(
         return Cow::Borrowed(limited);
     }
     let now = sidecar.store.now();
-    let of_job = |one: &Limited| match one.space {
-        Space::Job => overrides.get(Space::Job, &one.key, now),
-        Space::Queue => None,
-    };
     let of_queue = set_for_queue(sidecar, queue);
-    if of_queue.is_none() && !limited.iter().any(|one| of_job(one).is_some()) {
+    let laid_over = limited.iter().map(|one| with_set(overrides, one, now));
+    let laid_over: SmallVec<[_; 4]> = laid_over.collect();
+    if of_queue.is_none() && laid_over.iter().all(Option::is_none) {
         return Cow::Borrowed(limited);
     }
     let of_queue = of_queue.map(|set| policy::of_queue(queue, set.limits.clone()));
-    let laid_over = limited.iter().map(|one| match of_job(one) {
-        Some(set) => Limited {
-            limits: set.over(&one.limits),
-            ..one.clone()
-        },
-        None => one.clone(),
+    let laid_over = limited.iter().zip(laid_over).map(|(one, limits)| Limited {
+        limits: limits.unwrap_or_else(|| one.limits.clone()),
+        ..one.clone()
     });
     let mut all: Vec<Limited> = of_queue.into_iter().chain(laid_over).collect();
     one_price(&mut all);
     Cow::Owned(all.into())
+}
+
+/// The numbers of a key's limit with what is set for its policy, and for the key itself, laid over them; `None`: nothing
+/// is. Where both are set, the key's own cannot loosen the policy's.
+pub(crate) fn with_set(overrides: &Overrides, one: &Limited, now: Timestamp) -> Option<Limits> {
+    if one.space == Space::Queue {
+        return None;
+    }
+    let of_policy = overrides.of_policy(&one.policy, now);
+    let of_key = overrides.get(Space::Job, &one.key, now);
+    let by_policy = of_policy.as_ref().map(|set| set.over(&one.limits));
+    let Some(of_key) = of_key else {
+        return by_policy;
+    };
+    let limits = of_key.over(by_policy.as_ref().unwrap_or(&one.limits));
+    Some(match of_policy {
+        Some(set) => strictest(limits, set.limits.clone()),
+        None => limits,
+    })
 }
 
 /// The limits of a queue that were set over HTTP.

@@ -1,6 +1,7 @@
 //! Limits and their state as JSON: the shapes of the rate-limiting text (section 10), with what the
 //! OJS command line and admin UI read beside them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::done::Done;
@@ -20,7 +21,11 @@ pub(crate) const ONLY_SET: &str = "no policy and no [[egress]] has this key as i
 pub(crate) const FILE_IS_STRICTER: &str = "the [[queue]] of the file is stricter than what is set here, and all must allow: \
     loosen it in the file";
 
-/// What is shown of a key or a queue.
+/// Beside what is set for all keys of a policy that is not there.
+pub(crate) const NO_POLICY: &str = "no [[policy]], [[egress]] or [[egress.budget]] of the file has this name: it binds nothing, \
+    and can be taken away";
+
+/// What is shown of a key, a queue or a policy.
 pub(crate) struct LimitView {
     /// The key, with the numbers that stand now, and what one more job pays.
     pub(crate) limited: Limited,
@@ -44,6 +49,8 @@ pub(crate) struct LimitView {
     pub(crate) growth: Option<i64>,
     /// What was set over HTTP.
     pub(crate) set: Option<Arc<Override>>,
+    /// What was set over HTTP for its policies, by their names.
+    pub(crate) of_policies: BTreeMap<Arc<str>, Arc<Override>>,
     /// Why what was set may not do what was meant.
     pub(crate) hint: Option<&'static str>,
     /// Where the store is lost: how many jobs may have slots beside those that have. The usage is of this
@@ -57,13 +64,15 @@ pub(crate) struct LimitView {
 
 impl LimitView {
     /// Section 10.1; beside it `unit`, `limited_by` and `next_start`, flat `active`, `available`, `waiting`, `limit` and
-    /// `period`, what was set as `override`, and a `hint` where that may be in vain.
+    /// `period`, what was set as `override` and, for its policies, as `policy_overrides`, and a `hint` where that may be
+    /// in vain.
     pub(crate) fn to_json(&self) -> String {
         let active = self.usage.active;
         let (name, unit, currency) = (quote(&self.name), self.unit, self.currency.as_ref());
-        let what = match self.limited.space {
-            Space::Job => "key",
-            Space::Queue => "queue",
+        let (what, name) = match self.limited.space {
+            Space::Job => ("key", name),
+            Space::Queue => ("queue", name),
+            Space::Policy => ("key", quote(&Space::Policy.name_of(&self.limited.key))),
         };
         let mut text = format!(r#"{{"{what}":{name},"unit":"{unit}""#);
         text += &self.each_limit();
@@ -99,6 +108,13 @@ impl LimitView {
         text += &format!(r#","at":"{}""#, duration::exactly(self.at.0));
         if let Some(set) = &self.set {
             text += &format!(r#","override":{}"#, set_limits(set, currency));
+        }
+        let of_policies = self.of_policies.iter();
+        let of_policies = of_policies
+            .map(|(policy, set)| format!("{}:{}", quote(policy), set_limits(set, currency)));
+        let of_policies: Vec<_> = of_policies.collect();
+        if !of_policies.is_empty() {
+            text += &format!(r#","policy_overrides":{{{}}}"#, of_policies.join(","));
         }
         if let Some(hint) = self.hint {
             text += &format!(r#","hint":{}"#, quote(hint));
@@ -370,6 +386,7 @@ mod tests {
             done: None,
             growth: None,
             set: None,
+            of_policies: BTreeMap::new(),
             hint: None,
             lost: None,
             now: seconds(10.0),

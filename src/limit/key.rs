@@ -1,6 +1,6 @@
 //! The names under which usage is counted.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::sync::Arc;
 
@@ -46,6 +46,12 @@ impl Key {
     }
 }
 
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -68,23 +74,26 @@ pub enum BadKey {
     Character(char),
 }
 
-/// Whose counters a key names. Queue-level limits live in a space of their own: a job key
-/// `email` is not queue `email`.
+/// What a key names. Queue-level limits live in a space of their own: a job key `email` is not queue `email`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Space {
     /// Keys of job policies and `[[policy]]` entries.
     Job,
     /// Queue-level limits (`[[queue]]`, admin API); the key's text is the queue's name.
     Queue,
+    /// What is set by hand for all keys of a policy, whose name the key is. It has no counters, and limits no job by
+    /// itself.
+    Policy,
 }
 
 impl Space {
-    /// What a key of this space is called where keys of both spaces stand side by side: a queue's own
-    /// limits are `_queue:NAME`, which no [`Key`] can be.
+    /// What a key of this space is called where keys of all spaces stand side by side: a queue's own
+    /// limits are `_queue:NAME`, and those of all keys of a policy `_policy:NAME`, which no [`Key`] can be.
     pub fn name_of(self, key: &Key) -> Cow<'_, str> {
         match self {
             Space::Job => Cow::Borrowed(key.as_str()),
             Space::Queue => Cow::Owned(format!("_queue:{key}")),
+            Space::Policy => Cow::Owned(format!("_policy:{key}")),
         }
     }
 }

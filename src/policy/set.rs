@@ -93,7 +93,7 @@ impl PolicySet {
             let named = |policy: &&Policy| policy.name == one.policy;
             let (limits, on_limit) = match one.space {
                 Space::Queue => (&of_queue.next()?.limits, OnLimit::Wait),
-                Space::Job => {
+                Space::Job | Space::Policy => {
                     let policy = self.policies.iter().find(named)?;
                     (&policy.limits, policy.on_limit)
                 }
@@ -298,9 +298,7 @@ impl PolicySet {
 
     /// The name of the first policy that has this key as a whole.
     pub fn named_by(&self, key: &Key) -> Option<Arc<str>> {
-        let named = |policy: &&Policy| policy.key.constant() == Some(key);
-        let found = self.policies.iter().find(named);
-        found.map(|policy| policy.name.clone())
+        self.constants(key).next().map(|policy| policy.name.clone())
     }
 
     /// What makes the keys of the policy by this name, where no policy can give a job the name itself as its key.
@@ -311,13 +309,10 @@ impl PolicySet {
         (!self.policies.iter().any(gives)).then_some(&named.key)
     }
 
-    /// The numbers that the file has for a constant key, of each policy that has it.
-    pub fn constants<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Limits> {
-        let named = |policy: &&Policy| policy.key.constant() == Some(key);
-        self.policies
-            .iter()
-            .filter(named)
-            .map(|policy| &policy.limits)
+    /// The policies that have a key as it stands.
+    pub fn constants<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Policy> {
+        let named = move |policy: &&Policy| policy.key.constant() == Some(key);
+        self.policies.iter().filter(named)
     }
 
     /// The latest time before which the `error` of a job's nack wants no start of `key`, and the policy

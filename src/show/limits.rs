@@ -1,5 +1,6 @@
 //! Inspection: `GET /ojs/v1/rate-limits` and `…/{key}` (rate-limiting text, sections 10.1 and 10.3).
 
+use std::collections::BTreeMap;
 use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +11,17 @@ use http::{HeaderMap, Response};
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault};
 use crate::desk::guard::{not_allowed, reads};
+use crate::desk::live::Live;
 use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::desk::{Proxy, Sidecar};
 use crate::inquiry::done::Done;
-use crate::inquiry::in_force::set_for_queue;
+use crate::inquiry::in_force::{set_for_queue, with_set};
 use crate::inquiry::shape::{self, LimitView};
 use crate::inquiry::waiting;
 use crate::jobs::siblings;
 use crate::limit::{Cost, Key, KeyState, Limited, Limits, Rate, Space, Timestamp};
-use crate::policy::{self, Template, strictest};
-use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError, Usage};
+use crate::policy::{self, PolicySet, Template, nearest, strictest};
+use crate::store::{KeyStates, LedgerExt, Override, Row, RowsOf, StoreError, Usage};
 
 /// So many rows of jobs that run are looked at for one answer.
 const ROWS: usize = 2_048;
@@ -88,39 +90,64 @@ impl KeyFacts {
     }
 }
 
-/// The strictest of all numbers that stand for a key: those of the file, of held jobs, and of the job
-/// that named it last. Where nothing here has named it, those that other sidecars go by. `None`: nothing
+/// All numbers that stand for a key, each with its policy: those of the file, of held jobs, and of the job
+/// that named it last. Where nothing here has named it, those that other sidecars go by. None: nothing
 /// has.
-fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Option<Limits> {
+fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Vec<Limited> {
     let is = |one: &Limited| one.space == Space::Job && one.key == *key;
-    let mut all = Vec::<Limits>::new();
+    let of = |policy: &Arc<str>, limits: &Limits| {
+        Limited::new(Space::Job, key.clone(), limits.clone(), policy.clone())
+    };
+    let mut all = Vec::<Limited>::new();
     let held = facts.now.held.limited_by(Space::Job, key);
     for one in held.flat_map(|group| group.limits.iter().filter(|one| is(one))) {
         // Thousands of groups may have the same.
-        if all.last() != Some(&one.limits) {
-            all.push(one.limits.clone());
+        let is_same = |last: &Limited| last.limits == one.limits && last.policy == one.policy;
+        if !all.last().is_some_and(is_same) {
+            all.push(of(&one.policy, &one.limits));
         }
     }
     let (known, live) = (all.len(), &facts.now.live);
-    all.extend(live.policies.constants(key).cloned());
+    let constants = live.policies.constants(key);
+    all.extend(constants.map(|policy| of(&policy.name, &policy.limits)));
     let ways = live.settings.egress.iter();
     let ways = ways.filter(|way| way.key.constant() == Some(key));
     // Its own; others are those of policies.
     let own = ways.filter_map(|way| way.limits.iter().find(|of| of.0 == way.name));
-    all.extend(own.map(|(_, limits, _)| limits.clone()));
+    all.extend(own.map(|(name, limits, _)| of(name, limits)));
     let budget = live.settings.budget_of(key);
-    all.extend(budget.map(|budget| budget.limits.clone()));
+    all.extend(budget.map(|budget| of(&budget.name, &budget.limits)));
     let in_file = all.len() > known;
     if let Some(numbers) = sidecar.control.named.get(key) {
-        all.push(numbers.brought);
+        all.push(of(&Arc::from(policy::BROUGHT), &numbers.brought));
         // What the file says now is newer.
-        all.extend((!in_file).then_some(numbers.file));
+        all.extend((!in_file).then(|| of(&numbers.policy, &numbers.file)));
+        // Several policies may have made it.
+        let policies = numbers.all.iter().filter(|one| is(one));
+        all.extend(policies.map(|one| of(&one.policy, &Limits::default())));
     }
-    if all.iter().all(|limits| *limits == Limits::default()) {
+    if all.iter().all(|one| one.limits == Limits::default()) {
         let others = facts.of_others().filter(|one| is(one));
-        all.extend(others.map(|one| one.limits.clone()));
+        all.extend(others.map(|one| of(&one.policy, &one.limits)));
     }
-    all.into_iter().reduce(strictest)
+    all
+}
+
+/// What is set over HTTP for the policies that limit a key, by their names.
+fn set_for_policies(
+    sidecar: &Sidecar,
+    limited: &Limited,
+    facts: &KeyFacts,
+) -> BTreeMap<Arc<str>, Arc<Override>> {
+    let (overrides, now) = (sidecar.store.overrides(), sidecar.store.now());
+    if limited.space == Space::Queue || !overrides.any(Space::Policy) {
+        return BTreeMap::new();
+    }
+    let all = numbers(sidecar, &limited.key, facts).into_iter();
+    let policies = all.map(|one| one.policy).chain([limited.policy.clone()]);
+    let set =
+        policies.filter_map(|policy| Some((policy.clone(), overrides.of_policy(&policy, now)?)));
+    set.collect()
 }
 
 /// Every key that is known, in order.
@@ -135,7 +162,7 @@ pub(crate) fn known_keys(sidecar: &Sidecar, facts: &KeyFacts) -> Vec<Key> {
         .iter()
         .filter(|way| !way.limits.is_empty());
     keys.extend(ways.filter_map(|way| way.key.constant().cloned()));
-    keys.extend(sidecar.store.overrides().job_keys(sidecar.store.now()));
+    keys.extend((sidecar.store.overrides()).keys(Space::Job, sidecar.store.now()));
     keys.extend(facts.of_others().map(|one| one.key.clone()));
     keys.sort();
     keys.dedup();
@@ -191,7 +218,7 @@ fn policy_and_no_key(key: &Key, template: &Template) -> (String, &'static str) {
     let hint = match template.constant() {
         Some(_) => "name the policy's key",
         None => {
-            "name one of the keys that it makes (GET /ojs/v1/rate-limits lists those in use); all of them are paused by concurrency = 0 of the policy in the file"
+            "name one of the keys that it makes (GET /ojs/v1/rate-limits lists those in use), or all of them by --policy NAME, which is the key _policy:NAME on the admin port"
         }
     };
     (message, hint)
@@ -211,6 +238,7 @@ pub(super) async fn views(
             Space::Job => key_view(sidecar, key, facts, state, now).await,
             // Its name is its key but for letters that no key has.
             Space::Queue => queue_view(sidecar, key.as_str(), (state, now), facts).await,
+            Space::Policy => policy_view(sidecar, key, facts),
         });
     }
     Ok(views)
@@ -227,13 +255,14 @@ async fn key_view(
     let overrides = sidecar.store.overrides();
     let set = overrides.get(Space::Job, key, sidecar.store.now());
     let numbers = numbers(sidecar, key, facts);
-    let is_named = numbers.is_some();
-    let numbers = numbers.unwrap_or_default();
-    let limits = match &set {
-        Some(set) => set.over(&numbers),
-        None => numbers,
-    };
-    let is_known = is_named || !state.idle(now);
+    let is_known = !numbers.is_empty() || !state.idle(now);
+    let in_force = numbers.into_iter().map(|one| {
+        let with_set = with_set(overrides, &one, sidecar.store.now());
+        with_set.unwrap_or(one.limits)
+    });
+    let set_alone = || set.as_ref().map(|set| set.limits.clone());
+    let limits = in_force.reduce(strictest).or_else(set_alone);
+    let limits = limits.unwrap_or_default();
     if !is_known && set.is_none() {
         return None;
     }
@@ -261,7 +290,10 @@ pub(crate) async fn view(
 ) -> LimitView {
     let waiting = facts.now.waiting_for(&limited.key);
     let calls = sidecar.calling.of_key(&limited.key);
-    shown(sidecar, limited, known, waiting, calls, facts.now.at).await
+    LimitView {
+        of_policies: set_for_policies(sidecar, &limited, facts),
+        ..shown(sidecar, limited, known, waiting, calls, facts.now.at).await
+    }
 }
 
 /// Limits as they are shown: so many jobs wait for them, as of then, and so many calls are out and wait.
@@ -287,6 +319,7 @@ async fn shown(
         waiting,
         calls,
         set: (sidecar.store.overrides()).get(limited.space, &limited.key, now),
+        of_policies: BTreeMap::new(),
         hint: None,
         now,
         at,
@@ -373,6 +406,82 @@ pub(crate) async fn queue_view(
     };
     view.limited.cost = Cost::ONE;
     Some(view)
+}
+
+/// What is set for all keys of a policy, laid over what the file says; `None`: it has no such policy, and nothing is
+/// set. One that the file lost stays until somebody takes it away, or it ends.
+pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Option<LimitView> {
+    let (live, now) = (&facts.now.live, sidecar.store.now());
+    let set = sidecar.store.overrides().of_policy(name.as_str(), now);
+    let file = policies_of(live).find(|(policy, _)| ***policy == *name.as_str());
+    if file.is_none() && set.is_none() {
+        return None;
+    }
+    let limits = file.map(|(_, limits)| limits.clone()).unwrap_or_default();
+    let limits = set.as_ref().map_or(limits.clone(), |set| set.over(&limits));
+    let budget = live.settings.budget_named(name.as_str());
+    let state = KeyState::default();
+    Some(LimitView {
+        name: name.as_str().to_owned(),
+        usage: Usage::of(&state, &limits, now).unwrap_or_default(),
+        unit: budget.map_or("starts", |budget| budget.unit()),
+        currency: budget.and_then(|budget| budget.currency.clone()),
+        waiting: facts.now.held.waiting(|one| *one.policy == *name.as_str()) as u64,
+        hint: file.is_none().then_some(shape::NO_POLICY),
+        limited: Limited::new(Space::Policy, name.clone(), limits, name.as_str().into()),
+        at: facts.now.at,
+        of_policies: BTreeMap::new(),
+        calls: (0, 0),
+        done: None,
+        growth: None,
+        lost: None,
+        state,
+        set,
+        now,
+    })
+}
+
+/// What has limits in the file, by its name: policies, and ways out and budgets with their own.
+fn policies_of(live: &Live) -> impl Iterator<Item = (&Arc<str>, &Limits)> {
+    let policies = live.policies.policies().iter();
+    let policies = policies.map(|policy| (&policy.name, &policy.limits));
+    let ways = live.settings.egress.iter();
+    let own = ways.clone().flat_map(|way| &way.limits);
+    let own = own.map(|(policy, limits, _)| (policy, limits));
+    let budgets = ways.flat_map(|way| &way.budgets);
+    let budgets = budgets.map(|budget| (&budget.name, &budget.limits));
+    policies.chain(own).chain(budgets)
+}
+
+/// Refuses the name of a policy that is not there: what is set for it would bind nothing.
+pub(crate) fn may_bind_policy(sidecar: &Sidecar, name: &str) -> Result<(), Fault> {
+    let live = sidecar.live();
+    match policies_of(&live).any(|(policy, _)| **policy == *name) {
+        true => Ok(()),
+        false => Err(unknown_policy(sidecar, name)),
+    }
+}
+
+/// 404 for a name that no policy has whose limits count.
+pub(crate) fn unknown_policy(sidecar: &Sidecar, name: &str) -> Fault {
+    let live = sidecar.live();
+    let mut tried = live
+        .policies
+        .shadow()
+        .map_or(&[][..], PolicySet::policies)
+        .iter();
+    let message = if tried.any(|policy| *policy.name == *name) {
+        format!(
+            "policy {name:?} is only tried (mode = \"shadow\"): nothing that is set for it binds"
+        )
+    } else {
+        let near = nearest(name, policies_of(&live).map(|(policy, _)| &**policy));
+        let near = near.map_or_else(String::new, |near| format!(": did you mean {near:?}?"));
+        format!("no policy is called {name:?}{near}")
+    };
+    Fault::new("not_found", message).hinting(
+        "name a [[policy]] of the file, an [[egress]] with limits of its own, or an [[egress.budget]]; a key goes without --policy",
+    )
 }
 
 /// Whether something of what was set is looser than what stands.

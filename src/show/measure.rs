@@ -10,6 +10,7 @@ use crate::answers::load::Urgency;
 use crate::desk::Sidecar;
 use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::duration;
+use crate::inquiry::in_force::with_set;
 use crate::inquiry::lookahead::FullLookahead;
 use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
 use crate::policy::numbers;
@@ -77,7 +78,9 @@ async fn measure_out(sidecar: &Sidecar) {
 async fn foretell(sidecar: &Sidecar, now: &Arc<Snapshot>) {
     let waiting = |(space, key): &SpacedKey| match space {
         Space::Queue => now.queue(key.as_str()).waiting(),
-        Space::Job => now.waiting_for(key) + sidecar.calling.lines.waiting(key) as u64,
+        Space::Job | Space::Policy => {
+            now.waiting_for(key) + sidecar.calling.lines.waiting(key) as u64
+        }
     };
     let (own, _) = sidecar.metrics.named();
     let mut keys: Vec<_> = own.iter().map(|of| (waiting(of), of)).collect();
@@ -126,7 +129,7 @@ fn measure_here(sidecar: &Sidecar, now: &Snapshot) {
     }
     metrics.waiting(&|space, key: &Key| match space {
         Space::Queue => now.queue(key.as_str()).waiting(),
-        Space::Job => now.waiting_for(key),
+        Space::Job | Space::Policy => now.waiting_for(key),
     });
     measure_limits(sidecar, now);
     for (policy, tally) in &now.shadow {
@@ -197,16 +200,21 @@ fn measure_whole(sidecar: &Sidecar, now: &Snapshot) {
     }
 }
 
-/// The numbers of the config that are in force. An override counts where a policy has one key only: those of
-/// single keys are too many to show.
+/// The numbers of the config that are in force. An override counts where it is set for the policy, or the policy has one
+/// key only: those of single keys are too many to show.
 fn measure_limits(sidecar: &Sidecar, now: &Snapshot) {
     let policies = &now.live.policies;
     let (set, now) = (sidecar.store.overrides(), sidecar.store.now());
     let by_policy = policies.policies().iter().flat_map(|policy| {
-        let key = policy.key.constant();
-        let set = key.and_then(|key| set.get(Space::Job, key, now));
-        let limits = set.map(|set| set.over(&policy.limits));
-        let limits = limits.as_ref().unwrap_or(&policy.limits);
+        let (limits, name) = (&policy.limits, Arc::clone(&policy.name));
+        let now_in_force = match policy.key.constant() {
+            Some(key) => {
+                let one = Limited::new(Space::Job, key.clone(), limits.clone(), name);
+                with_set(set, &one, now)
+            }
+            None => set.of_policy(&name, now).map(|set| set.over(limits)),
+        };
+        let limits = now_in_force.as_ref().unwrap_or(limits);
         numbers_of(&[("policy", &policy.name)], limits)
     });
     let by_queue = policies.queues().iter().flat_map(|queue| {

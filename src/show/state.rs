@@ -528,6 +528,7 @@ impl Shared {
         let queues = keys.iter().flat_map(|(space, key)| match space {
             Space::Job => now.queues_of(key),
             Space::Queue => vec![Arc::from(key.as_str())],
+            Space::Policy => Vec::new(),
         });
         let shown = now.queues.iter().filter(|(_, here)| here.is_shown());
         let queues = queues.chain(shown.map(|(queue, _)| Arc::clone(queue)));
@@ -568,6 +569,7 @@ fn cause_of(sidecar: &Sidecar, one: &Applied, facts: &KeyFacts) -> Option<Cause>
     let queues = || match one.view.limited.space {
         Space::Job => facts.now.queues_of(&one.view.limited.key),
         Space::Queue => vec![Arc::from(one.view.name.as_str())],
+        Space::Policy => Vec::new(),
     };
     let of_queues = || {
         why::of_all_queues(sidecar, &facts.now, &queues())
@@ -630,9 +632,16 @@ fn known_keys(sidecar: &Sidecar, now: &Arc<Snapshot>) -> Vec<SeenKey> {
     let of_file = now.live.policies.queues().iter();
     let plain = of_file.filter(|queue| !queue.name.is_glob());
     let queues = plain.map(|queue| policy::queue_key(queue.name.as_str()));
-    let set = sidecar.store.overrides().queue_keys(sidecar.store.now());
-    let queues = queues.chain(set).map(|key| (Space::Queue, key));
-    for key in jobs.map(|key| (Space::Job, key)).chain(queues) {
+    let set = |space| sidecar.store.overrides().keys(space, sidecar.store.now());
+    let queues = queues.chain(set(Space::Queue));
+    let queues = queues.map(|key| (Space::Queue, key));
+    let policies = set(Space::Policy).into_iter();
+    let policies = policies.map(|key| (Space::Policy, key));
+    for key in jobs
+        .map(|key| (Space::Job, key))
+        .chain(queues)
+        .chain(policies)
+    {
         seen.entry(key).or_default();
     }
     seen.into_iter().collect()

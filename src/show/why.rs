@@ -66,7 +66,7 @@ const KEYS: usize = 20;
 /// Answers the question in the query.
 pub(crate) async fn why(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
     let question = Question::read(parts.uri.query().unwrap_or_default())?;
-    let is_about_key = matches!(question, Question::Key(_));
+    let is_about_key = matches!(question, Question::Key(..));
     if proxy.sidecar.config().calls_only() && !is_about_key {
         let message =
             "this sidecar has no backend: it limits calls, and knows of no queue and no job";
@@ -80,9 +80,7 @@ pub(crate) async fn why(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
 pub(crate) async fn why_key(proxy: &Proxy, name: &str, now: Arc<Snapshot>) -> String {
     let question = match name.strip_prefix("_queue:") {
         Some(queue) => Ok(Question::Queue(queue.to_owned())),
-        None => Key::new(name)
-            .map(Question::Key)
-            .map_err(|_| limits::unknown_key(name)),
+        None => Question::of_key(name),
     };
     let (parts, ()) = http::Request::new(()).into_parts();
     let answer = async { explain(proxy, &parts, question?, Some(now)).await };
@@ -165,14 +163,14 @@ impl Asker<'_> {
 
     async fn answer(&mut self, question: Question) -> Result<Explanation, Fault> {
         match question {
-            Question::Key(key) => self.of_key(key).await,
+            Question::Key(space, key) => self.of_key(space, key).await,
             Question::Queue(queue) => {
                 let policies = self.policies();
                 let of_all = policies.gate(&queue).limited.clone();
                 // Those whose turns are shared are limits of all jobs too.
                 let for_all = |one: &&Limited| match one.space {
                     Space::Job => policies.named_by(&one.key).is_some(),
-                    Space::Queue => true,
+                    Space::Queue | Space::Policy => true,
                 };
                 let any = JobView::of_queue(&queue);
                 let shared = self.limits_by_policy(&any, &[]);
@@ -208,9 +206,16 @@ impl Asker<'_> {
         }
     }
 
-    async fn of_key(&mut self, key: Key) -> Result<Explanation, Fault> {
-        let view = limits::key_state(self.proxy, &mut self.known, &key).await?;
-        let view = view.ok_or_else(|| self.known.lacks(&key))?;
+    /// About a key, or what is set for all keys of a policy.
+    async fn of_key(&mut self, space: Space, key: Key) -> Result<Explanation, Fault> {
+        let view = match space {
+            Space::Policy => limits::policy_view(self.sidecar(), &key, &self.known),
+            _ => limits::key_state(self.proxy, &mut self.known, &key).await?,
+        };
+        let view = view.ok_or_else(|| match space {
+            Space::Policy => limits::unknown_policy(self.sidecar(), key.as_str()),
+            _ => self.known.lacks(&key),
+        })?;
         let applied = [Applied::of(self.sidecar(), view, ("", &self.known.rows)).await];
         Ok(self
             .explain(AskedAbout {
@@ -409,7 +414,9 @@ impl Asker<'_> {
         let mut applied = Vec::new();
         for (limited, state) in apply.into_iter().zip(states) {
             let view = match limited.space {
-                Space::Job => Some(limits::view(sidecar, limited, (state, now), &self.known).await),
+                Space::Job | Space::Policy => {
+                    Some(limits::view(sidecar, limited, (state, now), &self.known).await)
+                }
                 Space::Queue => {
                     let view = limits::queue_view(sidecar, queue, (state, now), &self.known).await;
                     view.map(|mut view| {
@@ -584,7 +591,10 @@ impl Asker<'_> {
 
     /// What keeps all queues of a key, where something keeps each of them.
     fn of_queues_of_key(&self, found: &AskedAbout<'_>) -> Vec<Cause> {
-        let key = found.applied.first().map(|one| &one.view.limited.key);
+        let limited = found.applied.first().map(|one| &one.view.limited);
+        let key = limited
+            .filter(|one| one.space == Space::Job)
+            .map(|one| &one.key);
         let queues = key.map(|key| self.now().queues_of(key)).unwrap_or_default();
         of_all_queues(self.sidecar(), self.now(), &queues)
     }
@@ -678,9 +688,14 @@ impl Asker<'_> {
         }
     }
 
-    /// The rows of jobs that have a slot of this key.
+    /// The rows of jobs that have a slot of this key, or of any key of this policy.
     fn rows_of<'a>(&'a self, limited: &'a Limited) -> impl Iterator<Item = &'a Row> {
-        let has = |row: &&Row| (row.claimed.limited.iter()).any(|one| one.shares_key(limited));
+        let is_policy = limited.space == Space::Policy;
+        let is = move |one: &Limited| match is_policy {
+            true => one.policy == limited.policy,
+            false => one.shares_key(limited),
+        };
+        let has = move |row: &&Row| row.claimed.limited.iter().any(is);
         self.known.rows.iter().filter(has)
     }
 }

@@ -1,4 +1,4 @@
-//! Limits that were set over HTTP while the program runs: on a job key they stand over the numbers
+//! Limits that were set over HTTP while the program runs: on a job key and on a policy they stand over the numbers
 //! that jobs bring, on a queue they stand beside those of the file. Beside them lie settings that only
 //! whoever made them can read, such as the bounds of a queue.
 //!
@@ -21,7 +21,10 @@ pub const MAX: usize = 100_000;
 /// More settings than this are not kept: their names come from requests.
 pub const MAX_SETTINGS: usize = 20_000;
 
-/// Limits that were set over HTTP for one key.
+/// What limits are set for.
+const SPACES: [Space; 3] = [Space::Job, Space::Queue, Space::Policy];
+
+/// Limits that were set over HTTP for one key, one queue, or all keys of one policy.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Override {
     /// The numbers. A part that is absent here leaves the job's or the file's as it is.
@@ -55,9 +58,8 @@ impl Override {
 /// All that were set, by key.
 #[derive(Debug)]
 pub struct Overrides {
-    /// How many are set for job keys and for queues, so that none costs one look.
-    jobs: AtomicUsize,
-    queues: AtomicUsize,
+    /// How many are set in each space, so that none costs one look.
+    counts: [AtomicUsize; SPACES.len()],
     /// None ends by itself before this.
     first_end: AtomicU64,
     all: RwLock<All>,
@@ -68,22 +70,25 @@ pub struct Overrides {
 #[derive(Default, Debug)]
 struct All {
     settings: HashMap<Arc<str>, Arc<str>>,
-    jobs: HashMap<Key, Arc<Override>>,
-    queues: HashMap<Key, Arc<Override>>,
+    limits: [HashMap<Key, Arc<Override>>; SPACES.len()],
 }
 
 impl All {
     fn of(&self, space: Space) -> &HashMap<Key, Arc<Override>> {
+        let [jobs, queues, policies] = &self.limits;
         match space {
-            Space::Job => &self.jobs,
-            Space::Queue => &self.queues,
+            Space::Job => jobs,
+            Space::Queue => queues,
+            Space::Policy => policies,
         }
     }
 
     fn of_mut(&mut self, space: Space) -> &mut HashMap<Key, Arc<Override>> {
+        let [jobs, queues, policies] = &mut self.limits;
         match space {
-            Space::Job => &mut self.jobs,
-            Space::Queue => &mut self.queues,
+            Space::Job => jobs,
+            Space::Queue => queues,
+            Space::Policy => policies,
         }
     }
 }
@@ -91,8 +96,7 @@ impl All {
 impl Default for Overrides {
     fn default() -> Overrides {
         Overrides {
-            jobs: AtomicUsize::new(0),
-            queues: AtomicUsize::new(0),
+            counts: Default::default(),
             first_end: AtomicU64::new(u64::MAX),
             all: RwLock::default(),
             edition: AtomicU64::new(0),
@@ -103,15 +107,26 @@ impl Default for Overrides {
 impl Overrides {
     /// Whether any is set in the space.
     pub fn any(&self, space: Space) -> bool {
+        let [jobs, queues, policies] = &self.counts;
         let count = match space {
-            Space::Job => &self.jobs,
-            Space::Queue => &self.queues,
+            Space::Job => jobs,
+            Space::Queue => queues,
+            Space::Policy => policies,
         };
         count.load(Ordering::Acquire) > 0
     }
 
     /// What is set for a key at `now`.
     pub fn get(&self, space: Space, key: &Key, now: Timestamp) -> Option<Arc<Override>> {
+        self.named(space, key.as_str(), now)
+    }
+
+    /// What is set for all keys of a policy at `now`.
+    pub fn of_policy(&self, policy: &str, now: Timestamp) -> Option<Arc<Override>> {
+        self.named(Space::Policy, policy, now)
+    }
+
+    fn named(&self, space: Space, key: &str, now: Timestamp) -> Option<Arc<Override>> {
         if !self.any(space) {
             return None;
         }
@@ -121,7 +136,8 @@ impl Overrides {
 
     /// How many are set.
     pub fn len(&self) -> usize {
-        self.jobs.load(Ordering::Acquire) + self.queues.load(Ordering::Acquire)
+        let counts = self.counts.iter();
+        counts.map(|count| count.load(Ordering::Acquire)).sum()
     }
 
     /// How many of those that stand at `now` pause what they are set for.
@@ -130,7 +146,7 @@ impl Overrides {
             return 0;
         }
         let all = self.read();
-        let each = all.jobs.values().chain(all.queues.values());
+        let each = all.limits.iter().flat_map(HashMap::values);
         let pauses = each.filter(|set| set.limits.concurrency == Some(0) && set.stands(now));
         pauses.count()
     }
@@ -140,17 +156,10 @@ impl Overrides {
         self.len() == 0
     }
 
-    /// The job keys for which one is set at `now`.
-    pub fn job_keys(&self, now: Timestamp) -> Vec<Key> {
+    /// The keys of a space for which one is set at `now`.
+    pub fn keys(&self, space: Space, now: Timestamp) -> Vec<Key> {
         let all = self.read();
-        let standing = all.jobs.iter().filter(|(_, set)| set.stands(now));
-        standing.map(|(key, _)| key.clone()).collect()
-    }
-
-    /// The queues for which one is set at `now`, as keys.
-    pub fn queue_keys(&self, now: Timestamp) -> Vec<Key> {
-        let all = self.read();
-        let standing = all.queues.iter().filter(|(_, set)| set.stands(now));
+        let standing = all.of(space).iter().filter(|(_, set)| set.stands(now));
         standing.map(|(key, _)| key.clone()).collect()
     }
 
@@ -158,7 +167,7 @@ impl Overrides {
     /// too many, or none to take away.
     pub fn put(&self, space: Space, key: Key, set: Option<Override>) -> bool {
         let mut all = self.write();
-        let full = all.jobs.len() + all.queues.len() >= MAX;
+        let full = all.limits.iter().map(HashMap::len).sum::<usize>() >= MAX;
         let of = all.of_mut(space);
         let done = match set {
             Some(_) if full && !of.contains_key(&key) => false,
@@ -225,7 +234,7 @@ impl Overrides {
         }
         let mut all = self.write();
         let (mut ended, mut first_end) = (Vec::new(), Timestamp::NEVER);
-        for space in [Space::Job, Space::Queue] {
+        for space in SPACES {
             all.of_mut(space).retain(|key, set| {
                 let stands = set.stands(now);
                 match set.expires_at {
@@ -284,10 +293,7 @@ impl Overrides {
             text: text.to_string(),
             ends: None,
         });
-        of(Space::Job)
-            .chain(of(Space::Queue))
-            .chain(settings)
-            .collect()
+        SPACES.into_iter().flat_map(of).chain(settings).collect()
     }
 
     /// Takes all away.
@@ -299,8 +305,9 @@ impl Overrides {
     }
 
     fn count(&self, all: &All) {
-        self.jobs.store(all.jobs.len(), Ordering::Release);
-        self.queues.store(all.queues.len(), Ordering::Release);
+        for (count, limits) in self.counts.iter().zip(&all.limits) {
+            count.store(limits.len(), Ordering::Release);
+        }
     }
 
     // Nothing in here panics between two steps that belong together.

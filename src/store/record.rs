@@ -191,11 +191,12 @@ pub(super) fn setting(name: &str) -> String {
     ["s:", name].concat()
 }
 
-/// A key as stores name it: `j:KEY`, `q:QUEUE`.
+/// A key as stores name it: `j:KEY`, `q:QUEUE`, `p:POLICY`.
 pub(super) fn name(space: Space, key: &Key) -> String {
     let space = match space {
         Space::Job => "j:",
         Space::Queue => "q:",
+        Space::Policy => "p:",
     };
     [space, key.as_str()].concat()
 }
@@ -206,6 +207,7 @@ pub(super) fn of_name(name: &str) -> Option<(Space, Key)> {
     let space = match space {
         "j" => Space::Job,
         "q" => Space::Queue,
+        "p" => Space::Policy,
         _ => return None,
     };
     Some((space, Key::new(key).ok()?))

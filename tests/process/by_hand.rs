@@ -6,12 +6,12 @@ use crate::sidecar::process::Ran;
 
 const LIMITS: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n\
     [[policy]]\nname = \"calm\"\nmatch = { queue = \"calm\" }\nrate = { limit = 100, period = \"1m\" }\n";
-const TOKEN: &str = "control_token = \"s3cret\"";
+pub const TOKEN: &str = "control_token = \"s3cret\"";
 
 /// A sidecar, and a shell that knows the program.
-struct Desk {
+pub struct Desk {
     backend: Backend,
-    sidecar: Sidecar,
+    pub sidecar: Sidecar,
     bin: tempfile::TempDir,
 }
 
@@ -20,8 +20,13 @@ impl Desk {
         Desk::with(LIMITS)
     }
 
-    fn with(limits: &str) -> Desk {
+    pub fn with(limits: &str) -> Desk {
         let (backend, sidecar) = pair(TOKEN, limits);
+        Desk::before(backend, sidecar)
+    }
+
+    /// Of a sidecar that has [`TOKEN`].
+    pub fn before(backend: Backend, sidecar: Sidecar) -> Desk {
         let bin = tempfile::tempdir().unwrap();
         let built = program().get_program().to_owned();
         std::os::unix::fs::symlink(built, bin.path().join("ojs-throttle")).unwrap();
@@ -37,7 +42,7 @@ impl Desk {
     }
 
     /// Runs a line in a shell.
-    fn shell(&self, line: &str) -> Ran {
+    pub fn shell(&self, line: &str) -> Ran {
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new("bash");
         command.args(["-o", "pipefail", "-c", line]);
@@ -49,7 +54,7 @@ impl Desk {
     }
 
     /// A command that is done; what it prints.
-    fn done(&self, line: &str) -> String {
+    pub fn done(&self, line: &str) -> String {
         let said = self.shell(&format!("ojs-throttle {line}"));
         assert_eq!(said.status, Some(0), "{line}: {}", said.err);
         said.out
@@ -67,7 +72,7 @@ impl Desk {
 }
 
 /// The command of the line that begins `undo: `.
-fn undo_of(said: &str) -> &str {
+pub fn undo_of(said: &str) -> &str {
     let mut lines = said.lines();
     lines
         .find_map(|line| line.strip_prefix("undo: "))
@@ -431,7 +436,7 @@ fn a_wrong_file_keeps_no_command_from_the_sidecar() {
     assert!(said.err.contains("none.toml"), "{}", said.err);
 }
 
-fn is_refused(desk: &Desk, line: &str, status: i32, words: &str) {
+pub fn is_refused(desk: &Desk, line: &str, status: i32, words: &str) {
     let said = desk.shell(line);
     assert_eq!(
         said.status,

@@ -1,5 +1,6 @@
 //! Sidecars on a Redis of the test's own.
 
+mod by_policy;
 mod calls;
 mod depth;
 mod doctor;

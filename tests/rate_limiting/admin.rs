@@ -260,6 +260,70 @@ async fn overrides_are_the_same_on_both_ports() {
     }
 }
 
+/// What is set for all keys of a policy, or ends by itself, wakes who waits for any of them, at once.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_policy_s_pause_wakes_who_waits() {
+    let rig = Rig::with(
+        "control_token = \"s3cret\"\n[[policy]]\nname = \"each\"\nmatch = { queue = \"q\" }\n\
+         key = \"k:{meta.t}\"\nconcurrency = 1\n[fetch]\nmax_wait = \"20s\"\n",
+    )
+    .await;
+    let admin = rig.admin.clone().controlling("s3cret");
+    let path = "/throttle/v1/keys/_policy:each/override";
+    let tenants = async |tenants: &[&str]| {
+        for tenant in tenants {
+            let job =
+                json!({"type": "t", "args": [], "meta": {"t": tenant}, "options": {"queue": "q"}});
+            rig.client.enqueue(job).await;
+        }
+    };
+    let paused = admin.set(path, json!({"concurrency": 0})).await;
+    assert_eq!(paused["key"], "_policy:each");
+    tenants(&["a", "b"]).await;
+    for _ in 0..3 {
+        assert!(rig.client.fetch("q", 9).await.is_empty());
+        sleep(Duration::from_secs(7)).await;
+    }
+    tenants(&["new"]).await;
+    assert!(rig.client.fetch("q", 9).await.is_empty());
+    assert_eq!(admin.delete(path).await.status, 200);
+    let began = Instant::now();
+    let jobs = rig.client.fetch("q", 9).await;
+    assert_within(began.elapsed(), Duration::from_millis(50), "");
+    assert_eq!(jobs.len(), 3);
+
+    // Where somebody waits for a slot, a larger number wakes it.
+    tenants(&["a", "b"]).await;
+    let client = rig.client.clone();
+    let waiting = tokio::spawn(async move { client.fetch("q", 2).await });
+    sleep(Duration::from_millis(500)).await;
+    assert!(!waiting.is_finished(), "all slots are taken");
+    let began = Instant::now();
+    admin.set(path, json!({"concurrency": 2})).await;
+    let more = waiting.await.unwrap();
+    assert_within(began.elapsed(), Duration::from_millis(50), "");
+    assert_eq!(more.len(), 2);
+
+    for job in jobs.iter().chain(&more) {
+        rig.client.ack(id(job)).await;
+    }
+    let until = jiff::Timestamp::from_microsecond((NOON + 60_000_000) as i64).unwrap();
+    let body = json!({"concurrency": 0, "expires_at": until.to_string()});
+    admin.set(path, body).await;
+    tenants(&["a", "c"]).await;
+    let mut started = Vec::new();
+    while started.is_empty() {
+        sleep(Duration::from_millis(100)).await;
+        started = rig.client.fetch("q", 9).await;
+    }
+    assert_within(
+        Duration::from_secs_f64(rig.after_noon() - 60.0),
+        Duration::from_millis(1_100),
+        "",
+    );
+    assert!(started.len() >= 2, "{started:?}");
+}
+
 /// The limits of a queue as a whole have overrides alone.
 #[tokio::test(start_paused = true)]
 async fn what_a_queue_as_a_whole_has_not_is_refused() {

@@ -666,22 +666,24 @@ pub async fn overrides_are_kept_and_taken_away(rig: &Rig) {
         key: key.clone(),
         set,
     };
-    assert!(store.set(put(Space::Job, Some(set.clone()))).await.unwrap());
-    let kept = store.overrides().get(Space::Job, &key, now(rig)).unwrap();
-    assert_eq!(*kept, set);
-    assert!(
-        store
-            .overrides()
-            .get(Space::Queue, &key, now(rig))
-            .is_none()
-    );
-    let passed = store
-        .overrides()
-        .get(Space::Job, &key, Timestamp(T + SECOND));
-    assert!(passed.is_none());
-    assert!(store.set(put(Space::Job, None)).await.unwrap());
-    assert!(!store.set(put(Space::Job, None)).await.unwrap());
-    assert!(store.overrides().is_empty());
+    for space in [Space::Job, Space::Queue, Space::Policy] {
+        assert!(store.set(put(space, Some(set.clone()))).await.unwrap());
+        // As another one reads it, which opens the store now.
+        for store in [&store, &rig.open("b").await] {
+            let overrides = store.overrides();
+            let kept = overrides.get(space, &key, now(rig));
+            assert!(kept.is_some() || !store.is_shared(), "{space:?}");
+            assert!(kept.is_none_or(|kept| *kept == set), "{space:?}");
+            let passed = overrides.get(space, &key, Timestamp(T + SECOND));
+            assert!(passed.is_none());
+            let others = [Space::Job, Space::Queue, Space::Policy].into_iter();
+            let mut others = others.filter(|other| *other != space);
+            assert!(others.all(|other| overrides.get(other, &key, now(rig)).is_none()));
+        }
+        assert!(store.set(put(space, None)).await.unwrap());
+        assert!(!store.set(put(space, None)).await.unwrap());
+        assert!(store.overrides().is_empty());
+    }
 }
 
 pub async fn settings_are_kept_and_taken_away(rig: &Rig) {

@@ -602,7 +602,7 @@ pub async fn what_was_set_by_hand_is_put_back(
     // Who knew nothing of all this goes by it too.
     fresh.announce(&[]).await.unwrap();
     let names = |store: &dyn Ledger| {
-        let mut keys = store.overrides().job_keys(store.now());
+        let mut keys = store.overrides().keys(Space::Job, store.now());
         keys.sort();
         let keys: Vec<String> = keys.iter().map(|key| key.as_str().to_owned()).collect();
         keys.join(" ")

@@ -139,7 +139,7 @@ parts! {
     }
     /// One key. Rows stand in this order: most refused, longest waited, most started, name.
     KeyRow at "keys.rows" {
-        /// The key; `_queue:NAME` is a queue as a whole.
+        /// The key; `_queue:NAME` is a queue as a whole, `_policy:NAME` what is set by hand for all keys of a policy.
         name: Box<str>,
         /// The policy that has it.
         policy: Arc<str>,

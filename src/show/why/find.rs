@@ -81,7 +81,12 @@ fn store_part(sidecar: &Sidecar, view: &LimitView) -> String {
 fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
     let limited = &view.limited;
     let slots = limited.limits.concurrency.unwrap_or(0);
-    let set = view.set.as_deref().filter(|set| is_binding(set, refusal));
+    let binds = |set: &&Arc<Override>| is_binding(set, refusal);
+    let own = view.set.as_ref().filter(binds).map(|set| (None, set));
+    let of_policies = view.of_policies.iter();
+    let mut of_policies = of_policies.map(|(policy, set)| (Some(policy), set));
+    let set = own.or_else(|| of_policies.find(|(_, set)| binds(set)));
+    let (policy, set) = set.unzip();
     let kind = match refusal.strategy {
         Strategy::Concurrency if slots == 0 && set.is_some() => &causes::PAUSED,
         Strategy::Concurrency if slots == 0 => &causes::NO_SLOTS,
@@ -92,9 +97,11 @@ fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
         Strategy::Shut => &causes::SHUT,
         Strategy::Line => &causes::LINE,
     };
-    let name = match limited.space {
-        Space::Job => shell_word(&view.name),
-        Space::Queue => shell_word(&format!("_queue:{}", view.name)),
+    let name = match (limited.space, policy.flatten()) {
+        (Space::Job, Some(policy)) => format!("--policy {policy}"),
+        (Space::Job, None) => shell_word(&view.name),
+        (Space::Queue, _) => shell_word(&format!("_queue:{}", view.name)),
+        (Space::Policy, _) => format!("--policy {}", limited.key),
     };
     let pays = limited.cost.pays.get();
     let needs = match pays {
@@ -112,8 +119,15 @@ fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
         ("limit", &view.shown(refusal.limit)),
         ("needs", &needs),
         ("until", &until),
-        ("set", &set.map(set_by_hand).unwrap_or_default()),
-        ("raise", &raise(limited, set, refusal.strategy, &name)),
+        (
+            "set",
+            &set.map(|set| set_by_hand(set, policy.flatten()))
+                .unwrap_or_default(),
+        ),
+        (
+            "raise",
+            &raise(limited, set.is_some(), refusal.strategy, &name),
+        ),
     ];
     Cause::new(kind, &known).until(next)
 }
@@ -131,20 +145,21 @@ fn is_binding(set: &Override, refusal: &Refusal) -> bool {
     }
 }
 
-/// Who set a limit, why, and until when.
-fn set_by_hand(set: &Override) -> String {
+/// Who set a limit, for all keys of which policy, why, and until when.
+fn set_by_hand(set: &Override, policy: Option<&Arc<str>>) -> String {
+    let of = policy.map_or_else(String::new, |policy| format!(" for policy {policy:?}"));
     let told = [("by", &set.by), ("because", &set.reason)].into_iter();
     let told = told.filter_map(|(word, text)| Some(format!(" {word} {:?}", text.as_ref()?)));
     let until = match set.expires_at {
         Some(at) => format!(" until {}", rfc3339(at)),
         None => " until somebody takes it away".to_owned(),
     };
-    format!("; set by hand{}{until}", told.collect::<String>())
+    format!("; set by hand{of}{}{until}", told.collect::<String>())
 }
 
 /// How more may start under a limit.
-fn raise(limited: &Limited, set: Option<&Override>, strategy: Strategy, name: &str) -> String {
-    if set.is_some() {
+fn raise(limited: &Limited, is_set: bool, strategy: Strategy, name: &str) -> String {
+    if is_set {
         return format!("take away what was set by hand: `ojs-throttle clear {name}`");
     }
     let place = match &*limited.policy {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::answers::respond::Fault;
 use crate::json::quote;
-use crate::limit::Key;
+use crate::limit::{Key, Space};
 use crate::show::limits;
 use crate::wire::ojs;
 
@@ -12,7 +12,8 @@ use crate::wire::ojs;
 #[derive(Debug)]
 pub(super) enum Question {
     Queue(String),
-    Key(Key),
+    /// A key, or all keys of a policy.
+    Key(Space, Key),
     Job(String),
     /// A job as it would be: its queue, its type, and its `meta` as an object.
     Like {
@@ -23,6 +24,15 @@ pub(super) enum Question {
 }
 
 impl Question {
+    /// About a key by its name, which is `_policy:NAME` for all keys of a policy.
+    pub(super) fn of_key(name: &str) -> Result<Question, Fault> {
+        let policy = name.strip_prefix("_policy:");
+        let space = policy.map_or(Space::Job, |_| Space::Policy);
+        let key = Key::new(policy.unwrap_or(name));
+        key.map(|key| Question::Key(space, key))
+            .map_err(|_| limits::unknown_key(name))
+    }
+
     /// Reads the query: one of `queue`, `key`, `job`, `type`; beside `type` a `queue` and any `meta.NAME`.
     pub(super) fn read(query: &str) -> Result<Question, Fault> {
         let (mut queue, mut key, mut job, mut kind) = (None, None, None, None);
@@ -52,9 +62,7 @@ impl Question {
         }
         match (queue, key, job, kind) {
             (Some(queue), None, None, None) => Ok(Question::Queue(queue)),
-            (None, Some(key), None, None) => Key::new(&key)
-                .map(Question::Key)
-                .map_err(|_| limits::unknown_key(&key)),
+            (None, Some(key), None, None) => Question::of_key(&key),
             (None, None, Some(job), None) => Ok(Question::Job(job)),
             (queue, None, None, Some(kind)) => Ok(Question::Like {
                 queue: queue.unwrap_or_else(|| "default".into()),
@@ -79,7 +87,8 @@ mod tests {
     fn questions_are_read() {
         for (query, wanted) in [
             ("queue=a%20b", "Queue(\"a b\")"),
-            ("key=stripe", "Key(Key(\"stripe\"))"),
+            ("key=stripe", "Key(Job, Key(\"stripe\"))"),
+            ("key=_policy:a", "Key(Policy, Key(\"a\"))"),
             ("job=j1", "Job(\"j1\")"),
             (
                 "type=t&meta.tenant_id=x%22",

@@ -174,15 +174,16 @@ series! {
     gauge "ojs_throttle_shadow_waiting" [policy];
     /// Enqueues that were stored, and that a bound of the queue would have refused (mode = "shadow").
     counter "ojs_throttle_shadow_refused_total" [queue];
-    /// Limits of keys and queues that were set over HTTP.
+    /// Limits of keys, queues and policies that were set over HTTP.
     gauge "ojs_throttle_overrides_active" [];
-    /// Keys and queues that a limit set over HTTP pauses (concurrency 0).
+    /// Keys, queues and policies that a limit set over HTTP pauses (concurrency 0).
     gauge "ojs_throttle_paused_keys" [];
-    /// Jobs that may be out at once by a limit of the config (concurrency), with an override where the policy has one key
-    /// only. A limit of [[queue]] has policy "queue" and its name or glob in queue.
+    /// Jobs that may be out at once by a limit of the config (concurrency), with an override of the policy, or of its key
+    /// where it has one only. A limit of [[queue]] has policy "queue" and its name or glob in queue.
     gauge "ojs_throttle_slots_limit" [policy queue];
-    /// Starts that a limit of the config allows in its period, with an override where the policy has one key only. The
-    /// strategy is rate, which has a window, or throttle. A limit of [[queue]] is as in ojs_throttle_slots_limit.
+    /// Starts that a limit of the config allows in its period, with an override of the policy, or of its key where it has
+    /// one only. The strategy is rate, which has a window, or throttle. A limit of [[queue]] is as in
+    /// ojs_throttle_slots_limit.
     gauge "ojs_throttle_starts_limit" [policy strategy period window queue];
     /// Claimed jobs that wait in this sidecar.
     gauge "ojs_throttle_held_jobs" [];

@@ -858,7 +858,7 @@ mod tests {
         metrics.active(&(Space::Queue, queue.key.clone()), 2);
         metrics.waiting(&|space, _| match space {
             Space::Job => 3,
-            Space::Queue => 4,
+            Space::Queue | Space::Policy => 4,
         });
         let page = metrics.render();
         for line in [
