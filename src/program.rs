@@ -417,6 +417,7 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
         clock: Clock::new(unix_micros()),
         seed: seed(),
         probe: args.probe,
+        host: args.host.clone(),
     };
     let report = runtime.block_on(async {
         tokio::select! {

@@ -11,7 +11,7 @@ use super::budget::{Budget, budgets};
 use super::costs::fair_calls;
 use super::entries::{on_store_error, valid_name};
 use super::feedback::feedback;
-use super::hosts::{Hosts, hosts, warn_of_one_key};
+use super::hosts::{Hosts, hosts, one_name, warn_of_one_key};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
 use super::secret::Secret;
 use ojs_duration::short;
@@ -67,6 +67,15 @@ pub struct EgressSettings {
 }
 
 impl EgressSettings {
+    /// Where calls that name this host go, as [`one_name`] writes it; `None`: none goes out here.
+    pub fn goes_to(&self, name: &str) -> Option<BaseUrl> {
+        let is_upstream = |url: &&BaseUrl| one_name(&url.authority()).is_some_and(|of| of == name);
+        match &self.hosts {
+            Some(hosts) => hosts.find(name),
+            None => self.upstream.as_ref().filter(is_upstream).cloned(),
+        }
+    }
+
     /// Whether a key of its calls stands in their bodies.
     pub fn has_keys_of_bodies(&self) -> bool {
         let mut budgets = self.budgets.iter();

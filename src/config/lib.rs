@@ -42,7 +42,7 @@ pub use hosts::{Hosts, one_name};
 pub use kinds::digest_of;
 pub use listen::{BackendAt, Listen};
 pub use load::ConfigFile;
-pub use meaning::FORGETS_SUBQUEUES;
+pub use meaning::{FORGETS_SUBQUEUES, of_egress};
 pub use ojs_reader::{Colours, Report, Sources};
 pub use secret::Secret;
 pub use settings::{

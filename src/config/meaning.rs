@@ -156,7 +156,7 @@ fn of_key(key: &Template) -> String {
 }
 
 /// Which way calls go, and what limits them.
-fn of_egress(of: &EgressSettings) -> String {
+pub fn of_egress(of: &EgressSettings) -> String {
     let limits = of
         .limits
         .iter()

@@ -5,9 +5,13 @@ use super::surroundings::DoctorEnv;
 use super::{backend, egress, sidecar, store};
 use crate::config::Settings;
 
-/// Checks everything that the settings name.
+/// Checks everything that the settings name, or what becomes of calls to one host.
 pub async fn examine(settings: &Settings, env: DoctorEnv) -> Diagnosis {
     let mut report = Diagnosis::default();
+    if let Some(host) = &env.host {
+        egress::examine_host(host, settings, &env, &mut report).await;
+        return report;
+    }
     store::examine(settings, &env, &mut report).await;
     match settings.calls_only() {
         true => backend::tell_none(&mut report),

@@ -15,4 +15,6 @@ pub struct DoctorEnv {
     pub seed: u64,
     /// Whether to run jobs of the doctor's own through the backend, and to write one number to the store.
     pub probe: bool,
+    /// The host of which alone it is told what becomes of calls to it; `None`: everything is looked at.
+    pub host: Option<String>,
 }

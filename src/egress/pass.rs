@@ -133,15 +133,10 @@ fn named<'e>(
         let message = "the first line asks for https, and calls go on from here without TLS";
         return Err(Fault::new("host_mismatch", message));
     }
-    let found = match &entry.hosts {
-        Some(hosts) => hosts.find(&name).map(|url| Some((hosts, url))),
-        None => one_name(&entry.leads_to())
-            .is_some_and(|of| of == name)
-            .then_some(None),
-    };
-    found.ok_or_else(|| {
+    let Some(url) = entry.goes_to(&name) else {
         let listed = entry.leads_to();
         let message = format!("calls to {name:?} do not go out here: they may go to {listed}");
-        Fault::new("host_not_listed", message)
-    })
+        return Err(Fault::new("host_not_listed", message));
+    };
+    Ok(entry.hosts.as_ref().map(|hosts| (hosts, url)))
 }

@@ -247,6 +247,16 @@ impl Template {
         self.parts.len() == other.parts.len() && self.parts.iter().zip(&other.parts).all(alike)
     }
 
+    /// The key of all calls to this host; `None`: more than that makes their keys.
+    pub fn of_host(&self, host: &str) -> Option<Key> {
+        let mut is_told = true;
+        let key = self.of_call(|value| {
+            is_told &= matches!(value, CallValue::Host);
+            Some(Cow::Borrowed(host))
+        });
+        is_told.then_some(key)
+    }
+
     /// The key of a call that says this of itself. For what it does not say a fixed word stands.
     pub fn of_call<'v>(
         &self,

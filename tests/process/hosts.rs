@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::doctor::doctor;
+use super::doctor::{doctor, finding};
 use super::prelude::*;
 use crate::servers::certs::Ca;
 use crate::servers::port;
@@ -290,4 +290,83 @@ fn garbage_is_answered_and_the_next_call_is_served() {
         .unwrap();
     assert_eq!(conn.reply().unwrap().status, 200);
     assert_eq!(vendor.calls()[1].target(), "*");
+}
+
+/// What the doctor tells of one host is what a call to it meets, and nobody connects for it.
+#[test]
+fn the_doctor_tells_what_becomes_of_calls_to_a_host() {
+    let vendor = Vendor::start(|_| Answer::ok());
+    let seen = Arc::<AtomicUsize>::default();
+    let port = other_name_of(vendor.addr, &seen).port();
+    let at = format!("localhost:{port}");
+    let of = |config: &str, host: &str, more: &[&str]| {
+        let (report, status) = doctor(config, &[&["--host", host], more].concat());
+        let parts = report["findings"].as_array().unwrap().iter();
+        assert!(parts.clone().all(|one| one["part"] == "egress"), "{report}");
+        (report, status)
+    };
+    for (allow, status, code) in [("", 403, "address_refused"), (LOOPBACK, 200, "")] {
+        let hosts = format!("hosts = [\"{at}\", \"*.example.test\"]\nscheme = \"http\"\n{allow}");
+        let (config, calls) = entry(&hosts);
+        let (report, exit) = of(&config, &at.to_uppercase(), &[]);
+        assert_eq!(exit, Some(i32::from(status == 403)), "{report}");
+        let addresses = finding(&report, "egress", "addresses");
+        let says = addresses["says"].as_str().unwrap();
+        assert!(says.contains("127.0.0.1"), "{report}");
+        assert_eq!(
+            says.contains("which is not public"),
+            status == 403,
+            "{report}"
+        );
+        let what = finding(&report, "egress", "host");
+        let what = what["says"].as_str().unwrap();
+        assert!(
+            what.starts_with("out: calls to 127.0.0.1:") && what.contains("50 at once"),
+            "{report}"
+        );
+        assert_eq!(seen.load(Ordering::Relaxed), 0, "nobody connects");
+
+        let sidecar = Sidecar::run(&config);
+        assert_eq!(
+            said(calls, &format!("http://{at}/"), &at),
+            (status, code.to_owned())
+        );
+        let key = finding(&report, "egress", "key")["says"].clone();
+        let known = get(sidecar.admin, "/throttle/v1/state").json();
+        let mut rows = known["keys"]["rows"].as_array().unwrap().iter();
+        assert!(rows.any(|row| row["name"] == key), "{key}: {known}");
+        seen.store(0, Ordering::Relaxed);
+
+        // The others: what is listed by a pattern, what is not, and what is no host.
+        let (report, _) = of(&config, "a.example.test", &[]);
+        assert_eq!(finding(&report, "egress", "key")["says"], "a.example.test");
+        for (host, words) in [
+            ("localhost", "host_not_listed"),
+            ("example.test", "host_not_listed"),
+            ("http://a.example.test", "is no host"),
+        ] {
+            let (report, exit) = of(&config, host, &[]);
+            assert_eq!(exit, Some(1), "{report}");
+            let told = finding(&report, "egress", "host");
+            assert!(told["says"].as_str().unwrap().contains(words), "{report}");
+        }
+    }
+    // With --probe it connects. An entry with an upstream takes its name too, and a key may need more than a host.
+    let upstream = format!("upstream = \"http://{at}\"");
+    let (config, _) = entry(&upstream);
+    let config = config.replace("{host}", "of:{host}:{header.X-Team}");
+    let (report, exit) = of(&config, &at, &["--probe"]);
+    assert_eq!(exit, Some(0), "{report}");
+    let key = finding(&report, "egress", "key");
+    assert_eq!(
+        key["says"],
+        "of:{host}:{header.X-Team}, as each call says it"
+    );
+    let service = finding(&report, "egress", "service");
+    assert!(
+        service["says"].as_str().unwrap().contains("can be reached"),
+        "{report}"
+    );
+    assert_eq!(seen.load(Ordering::Relaxed), 1);
+    assert!(vendor.calls().len() < 2, "it makes no call");
 }

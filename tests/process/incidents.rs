@@ -805,7 +805,7 @@ fn find_all(commands: &[String], sentences: &[String], which: fn(&Cause) -> bool
 fn each_request_of_the_chapter_is_carried_out_on_tools() {
     let tenants = "[[tenant]]\nid = \"acme\"\nlimits = { max_queue_depth = 100 }\n";
     let token = "control_token = \"s3cret\"";
-    let (backend, sidecar) = pair(token, &(SLOTS.to_owned() + tenants));
+    let (backend, sidecar) = pair(token, &[SLOTS, tenants, TEMPLATE].concat());
     let job = two_run_and_one_waits(&sidecar);
     for (path, body) in [
         ("queues/billing/rate-limit", json!({"concurrency": 1})),

@@ -28,7 +28,10 @@ pub struct CalledByName {
 
 impl CalledByName {
     /// Refuses a host with an address to which no call may go. One that is an address itself stands in the file so.
-    fn check(&self, host: &str, found: &[SocketAddr]) -> Result<(), UpstreamError> {
+    ///
+    /// # Errors
+    /// The first such address.
+    pub fn check(&self, host: &str, found: &[SocketAddr]) -> Result<(), UpstreamError> {
         let mut found = found.iter().map(SocketAddr::ip);
         let bad = found.find(|address| !is_open(&self.allow, *address));
         match bad.filter(|_| host.parse::<IpAddr>().is_err()) {
