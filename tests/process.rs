@@ -28,6 +28,7 @@ mod listeners;
 mod log;
 mod manners;
 mod on_boto3;
+mod on_octokit;
 mod on_openai;
 mod on_postgres;
 mod on_redis;

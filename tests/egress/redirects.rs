@@ -4,24 +4,62 @@ use super::prelude::*;
 
 /// Where a redirect from `to` leads a caller of an entry whose upstream has this base path.
 async fn location(base: &str, status: u16, to: &str) -> String {
-    let to = to.to_owned();
+    told(base, status, ("location", to)).await
+}
+
+/// What a caller of an entry whose upstream has this base path reads in a header that the service has set so.
+async fn told(base: &str, status: u16, (header, text): (&'static str, &str)) -> String {
+    let text = text.to_owned();
     let world = World::start("", "", move |call| {
         let vendor = call.header("host").unwrap().to_owned();
         let (_, port) = vendor.split_once(':').unwrap();
-        let to = to.replace("PORT", port).replace("VENDOR", &vendor);
-        Answer::new(status, "").header("Location", &to)
+        let text = text.replace("PORT", port).replace("VENDOR", &vendor);
+        Answer::new(status, "").header(header, &text)
     })
     .await;
     let upstream = format!("http://{}", world.vendor.addr);
     let named = format!("vendor.example:{}", world.vendor.addr.port());
     let entry = super::entry(world.vendor.addr, "");
-    let text = entry.replace(&upstream, &format!("http://{named}{base}"));
-    let start = crate::sidecar::simulated::Start::before(&world.net, "http://127.0.0.1:9", &text);
+    let entry = entry.replace(&upstream, &format!("http://{named}{base}"));
+    let start = crate::sidecar::simulated::Start::before(&world.net, "http://127.0.0.1:9", &entry);
     let sidecar = start.start().await;
     let reply = sidecar.caller().get("/old").await;
     assert_eq!(reply.status, status);
-    let to = reply.headers["location"].to_str().unwrap();
-    to.replace(&named, "VENDOR")
+    let text = reply.headers[header].to_str().unwrap();
+    text.replace(&named, "VENDOR")
+}
+
+/// Callers follow links to the next page as they stand: those to the service itself lead here too.
+#[tokio::test(start_paused = true)]
+async fn a_link_to_the_service_itself_leads_here() {
+    let two =
+        "<http://VENDOR/issues?page=2>; rel=\"next\", <http://VENDOR/issues?page=9>; rel=\"last\"";
+    for (base, from, to) in [
+        ("", two, two.replace("VENDOR", "HERE")),
+        (
+            "/base",
+            "<http://VENDOR/base/a>; rel=next",
+            "<http://HERE/a>; rel=next".to_owned(),
+        ),
+        ("", "<//VENDOR/a>", "<http://HERE/a>".to_owned()),
+    ] {
+        let told = told(base, 200, ("link", from)).await;
+        // The test calls by this name.
+        let (_, after) = told.split_once("http://").unwrap();
+        let (here, _) = after.split_once('/').unwrap();
+        assert_ne!(here, "VENDOR", "{told}");
+        assert_eq!(told, to.replace("HERE", here));
+    }
+    for link in [
+        "</issues?page=2>; rel=\"next\"",
+        "<https://VENDOR/a>; rel=next",
+        "<http://elsewhere.example/a>; rel=next; title=\"a < b\"",
+        "<http://VENDOR@elsewhere.example/a>",
+        "http://VENDOR/a",
+        "<http://VENDOR/a",
+    ] {
+        assert_eq!(told("", 200, ("link", link)).await, link);
+    }
 }
 
 /// What leads to the service itself comes back here, so that it stays under the limits.
