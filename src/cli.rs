@@ -530,7 +530,7 @@ pub struct Doctor {
     /// afterwards (2 to 10 s), and whether the store may be written to
     #[arg(long)]
     pub probe: bool,
-    /// Say only what becomes of calls to this host: which [[egress]] takes them, their key and limits, and whether its
+    /// Say only what becomes of calls to this host: which way out takes them, their key and limits, and whether its
     /// addresses are open to them. With --probe a connection is made too
     #[arg(long, value_name = "HOST[:PORT]")]
     pub host: Option<String>,

@@ -115,6 +115,7 @@ fn table(state: &Value, args: &Top) -> String {
             lines.extend(cause_lines(&row["cause"]));
         }
         lines.extend(calls_line(&row["state"]["calls"]));
+        lines.extend(growth_line(&row["state"]));
         lines.extend(set_by_hand(&row["state"]));
     }
     lines.extend(way_lines(state));
@@ -186,6 +187,14 @@ fn calls_line(calls: &Value) -> Option<String> {
     let calls = calls.as_object()?;
     let (out, waiting) = (&calls["out"], &calls["waiting"]);
     Some(format!("  calls: {out} out, {waiting} wait"))
+}
+
+/// How the line of a key grows.
+fn growth_line(state: &Value) -> Option<String> {
+    let more = state["waiting_growth"].as_i64().filter(|more| *more > 0)?;
+    Some(format!(
+        "  the line grows: each minute {more} more come than start"
+    ))
 }
 
 /// What an entry would have done that is only tried.

@@ -124,7 +124,7 @@ pub(super) async fn of_key(
     }
     let sidecar = &proxy.sidecar;
     let name = limits::named(key)?;
-    let set = wanted(sidecar, parts, body, (Space::Job, &name))?;
+    let set = wanted(sidecar, parts, body, Space::Job, &name)?;
     if set.is_some() {
         limits::may_bind(sidecar, &name).await?;
     }
@@ -152,7 +152,7 @@ pub(super) async fn of_policy(
         let view = limits::policy_view(sidecar, &name, &facts).ok_or_else(unknown)?;
         return Ok(view.to_json());
     }
-    let set = wanted(sidecar, parts, body, (Space::Policy, &name))?;
+    let set = wanted(sidecar, parts, body, Space::Policy, &name)?;
     if set.is_some() {
         limits::may_bind_policy(sidecar, policy)?;
     }
@@ -189,7 +189,8 @@ fn wanted(
     sidecar: &Sidecar,
     parts: &Parts,
     body: &[u8],
-    (space, key): (Space, &Key),
+    space: Space,
+    key: &Key,
 ) -> Result<Option<Override>, Fault> {
     if parts.method == Method::DELETE {
         return Ok(None);
@@ -219,7 +220,7 @@ pub(super) async fn of_queue(
 
 async fn change_queue(proxy: &Proxy, parts: &Parts, body: &[u8], queue: &str) -> Result<(), Fault> {
     let key = policy::queue_key(queue);
-    let set = wanted(&proxy.sidecar, parts, body, (Space::Queue, &key))?;
+    let set = wanted(&proxy.sidecar, parts, body, Space::Queue, &key)?;
     if set.is_some() {
         one_queue(queue)?;
     }

@@ -33,7 +33,7 @@ pub(super) async fn examine_host(
     let Some(name) = one_name(host) else {
         let todo = "write it as calls name it: \"api.example.com\" or \"10.0.0.7:8443\"";
         let says = format!("{host:?} is no host");
-        return tell(report, ("host", Evidence::Config), says, Some(todo.into()));
+        return tell(report, "host", Evidence::Config, says, Some(todo.into()));
     };
     let entries = settings.egress.iter();
     let ways = entries.filter_map(|entry| Some((entry, entry.goes_to(&name)?)));
@@ -44,7 +44,7 @@ pub(super) async fn examine_host(
         let listed: Vec<_> = listed.collect();
         let todo = format!("let an entry name it in `hosts`; {}", listed.join("; "));
         let says = format!("no [[egress]] takes calls to {name}: 403 host_not_listed");
-        tell(report, ("host", Evidence::Config), says, Some(todo));
+        tell(report, "host", Evidence::Config, says, Some(todo));
     }
     for (entry, url) in ways {
         let says = format!("{}: {}", entry.name, of_egress(entry));
@@ -62,7 +62,8 @@ pub(super) async fn examine_host(
 /// Tells one thing, and what to do if it failed.
 fn tell(
     report: &mut Diagnosis,
-    (what, source): (&'static str, Evidence),
+    what: &'static str,
+    source: Evidence,
     says: String,
     todo: Option<String>,
 ) {
@@ -93,7 +94,7 @@ async fn addresses(entry: &EgressSettings, url: &BaseUrl, env: &DoctorEnv, repor
         }
     };
     let todo = todo.map(str::to_owned);
-    tell(report, ("addresses", Evidence::Measured), says, todo);
+    tell(report, "addresses", Evidence::Measured, says, todo);
 }
 
 /// By which rules a host has its addresses that calls name.
@@ -126,7 +127,7 @@ async fn reach(
             (format!("{name}: {why}"), Some(todo))
         }
     };
-    tell(report, ("service", Evidence::Measured), says, todo);
+    tell(report, "service", Evidence::Measured, says, todo);
 }
 
 /// Connects as a sidecar does for a call.

@@ -285,19 +285,20 @@ async fn key_view(
 pub(crate) async fn view(
     sidecar: &Sidecar,
     limited: Limited,
-    known: (KeyState, Timestamp),
+    (state, now): (KeyState, Timestamp),
     facts: &KeyFacts,
 ) -> LimitView {
     let waiting = facts.now.waiting_for(&limited.key);
     let calls = sidecar.calling.of_key(&limited.key);
-    shown(sidecar, limited, known, waiting, calls, facts).await
+    shown(sidecar, limited, state, now, waiting, calls, facts).await
 }
 
 /// Limits as they are shown: so many jobs wait for them, and so many calls are out and wait.
 async fn shown(
     sidecar: &Sidecar,
     limited: Limited,
-    (state, now): (KeyState, Timestamp),
+    state: KeyState,
+    now: Timestamp,
     waiting: u64,
     calls: (usize, usize),
     facts: &KeyFacts,
@@ -375,7 +376,7 @@ pub(crate) async fn queue_state(
 pub(crate) async fn queue_view(
     sidecar: &Sidecar,
     queue: &str,
-    known: (KeyState, Timestamp),
+    (state, now): (KeyState, Timestamp),
     facts: &KeyFacts,
 ) -> Option<LimitView> {
     let set = set_for_queue(sidecar, queue);
@@ -399,7 +400,7 @@ pub(crate) async fn queue_view(
     let mut view = LimitView {
         name: queue.to_owned(),
         hint: in_vain.then_some(shape::FILE_IS_STRICTER),
-        ..shown(sidecar, limited, known, waiting, (0, 0), facts).await
+        ..shown(sidecar, limited, state, now, waiting, (0, 0), facts).await
     };
     view.limited.cost = Cost::ONE;
     Some(view)

@@ -517,7 +517,7 @@ impl Shared {
             let cause = cause_of(sidecar, &one, &facts);
             let cause = stop.or(cause.as_ref()).map(CausePart::from);
             part.rows
-                .extend(key_row(sidecar, of, one.view, (hour, cause)));
+                .extend(key_row(sidecar, of, one.view, hour, cause));
         }
         part
     }
@@ -582,14 +582,16 @@ fn cause_of(sidecar: &Sidecar, one: &Applied, facts: &KeyFacts) -> Option<Cause>
 /// One row, with its last hour if that is asked for and kept, and with what holds it back.
 fn key_row(
     sidecar: &Sidecar,
-    ((space, key), minute): &SeenKey,
+    seen: &SeenKey,
     view: LimitView,
-    (hour, cause): (Option<Vec<Point>>, Option<CausePart>),
+    hour: Option<Vec<Point>>,
+    cause: Option<CausePart>,
 ) -> Option<KeyRow> {
-    let of = (*space, key.clone());
-    let recent = sidecar.metrics.recent(&of).into_iter();
+    let (of, minute) = seen;
+    let (space, key) = of;
+    let recent = sidecar.metrics.recent(of).into_iter();
     let bands = match hour {
-        Some(_) => sidecar.metrics.bands(&of),
+        Some(_) => sidecar.metrics.bands(of),
         None => Vec::new(),
     };
     Some(KeyRow {

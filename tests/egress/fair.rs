@@ -294,7 +294,15 @@ async fn why_shows_the_groups_of_calls_that_wait() {
         sleep(millis(20)).await;
     }
     let admin = world.sidecars[0].admin();
-    let why = admin.get("/throttle/v1/why?key=vendor").await.json();
+    let mut why = admin.get("/throttle/v1/why?key=vendor").await.json();
+    let groups = why["limits"][0]["groups"].as_array_mut().unwrap();
+    let mut ends: Vec<String> = Vec::new();
+    for group in groups {
+        let at = group.as_object_mut().unwrap().remove("waiting_done");
+        ends.push(at.unwrap().as_str().unwrap().to_owned());
+    }
+    let all = &why["limits"][0]["state"]["waiting_done"]["at"];
+    assert!(ends[0] < ends[1] && ends[1] == *all, "{ends:?} {why}");
     let groups = json!([
         {"group": "acme", "weight": 3, "calls": 1},
         {"group": "b", "weight": 1, "calls": 2},

@@ -126,7 +126,7 @@ fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
         ),
         (
             "raise",
-            &raise(limited, set.is_some(), refusal.strategy, &name),
+            &raise(limited, set.map(AsRef::as_ref), refusal.strategy, &name),
         ),
     ];
     Cause::new(kind, &known).until(next)
@@ -158,8 +158,8 @@ fn set_by_hand(set: &Override, policy: Option<&Arc<str>>) -> String {
 }
 
 /// How more may start under a limit.
-fn raise(limited: &Limited, is_set: bool, strategy: Strategy, name: &str) -> String {
-    if is_set {
+fn raise(limited: &Limited, set: Option<&Override>, strategy: Strategy, name: &str) -> String {
+    if set.is_some() {
         return format!("take away what was set by hand: `ojs-throttle clear {name}`");
     }
     let place = match &*limited.policy {
