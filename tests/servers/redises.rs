@@ -11,6 +11,10 @@ use super::redis::{RedisServer, free_port};
 /// not, it must be much more, for a machine that is busy keeps all of them silent.
 pub const SILENCE: Duration = Duration::from_millis(1500);
 
+/// The same of a master that a sentinel watches. A sentinel that got no turn for two seconds does nothing for 30 s (its
+/// TILT), and after that it takes no replica that was cut off for longer than ten times this and the outage.
+pub const WATCHED: Duration = Duration::from_secs(4);
+
 /// What a server on this port answers.
 pub fn cli(port: u16, args: &[&str]) -> String {
     let mut command = Command::new("redis-cli");
@@ -19,8 +23,11 @@ pub fn cli(port: u16, args: &[&str]) -> String {
     String::from_utf8_lossy(&done.stdout).trim().to_owned()
 }
 
+/// Longer than a sentinel's TILT and two tries of it.
+const PATIENCE: Duration = Duration::from_secs(90);
+
 fn until(what: &str, mut seen: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + PATIENCE;
     while !seen() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(20));

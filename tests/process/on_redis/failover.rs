@@ -2,7 +2,7 @@
 
 use crate::process::doctor::{doctor, finding};
 use crate::process::prelude::*;
-use crate::servers::redises::{RedisCluster, SILENCE, WatchedRedis};
+use crate::servers::redises::{RedisCluster, SILENCE, WATCHED, WatchedRedis};
 
 /// Two jobs are out, and the new master knows of one; the sidecar that gave out the other tells it.
 fn survives(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
@@ -73,7 +73,7 @@ fn a_cluster_that_fails_over() {
 
 #[test]
 fn a_sentinel_that_fails_over() {
-    let watched = std::cell::RefCell::new(WatchedRedis::start(SILENCE, ""));
+    let watched = std::cell::RefCell::new(WatchedRedis::start(WATCHED, ""));
     let url = watched.borrow().url();
     survives(
         &url,

@@ -7,7 +7,7 @@ use ojs_throttle::store::redis::{RedisConfig, RedisTarget};
 use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 
-use crate::servers::redises::{RedisCluster, SILENCE, WatchedRedis, cli};
+use crate::servers::redises::{RedisCluster, SILENCE, WATCHED, WatchedRedis, cli};
 use crate::stores::prelude::*;
 
 /// Nothing fails over by itself.
@@ -254,7 +254,7 @@ async fn a_cluster_that_fails_over() {
 
 #[tokio::test]
 async fn a_sentinel_that_fails_over() {
-    let mut watched = WatchedRedis::start(SILENCE, "");
+    let mut watched = WatchedRedis::start(WATCHED, "");
     let url = watched.url();
     let watched = std::cell::RefCell::new(&mut watched);
     survives(
