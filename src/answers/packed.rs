@@ -16,11 +16,12 @@ impl Packer {
     /// `None`: who asks so takes no gzip. Else the headers of the answer say what it is.
     pub fn new(asked: &HeaderMap, answer: &mut HeaderMap) -> Option<Packer> {
         let takes = asked.get_all(header::ACCEPT_ENCODING).iter();
-        let mut takes = takes.filter_map(|value| value.to_str().ok());
-        let mut codings = takes.by_ref().flat_map(|value| value.split(','));
+        let takes = takes.filter_map(|value| value.to_str().ok());
+        let mut codings = takes.flat_map(|value| value.split(','));
         let is_gzip = |coding: &str| {
-            let (name, rest) = coding.split_once(';').unwrap_or((coding, ""));
-            name.trim() == "gzip" && !matches!(rest.trim(), "q=0" | "q=0.0")
+            let (name, rest) = coding.split_once(';').unwrap_or((coding, "q=1"));
+            let weight = rest.trim().strip_prefix("q=");
+            name.trim() == "gzip" && weight.and_then(|q| q.parse().ok()) > Some(0.0)
         };
         codings.any(is_gzip).then(|| {
             answer.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -58,7 +59,7 @@ mod tests {
             let value = HeaderValue::from_static(text);
             HeaderMap::from_iter([(header::ACCEPT_ENCODING, value)])
         };
-        for other in ["br, deflate", "gzip;q=0", "x-gzip", ""] {
+        for other in ["br, deflate", "gzip;q=0", "gzip; q=0.00", "x-gzip", ""] {
             assert!(Packer::new(&asked(other), &mut answer).is_none(), "{other}");
         }
         assert!(answer.is_empty());

@@ -1,5 +1,5 @@
-//! What people do by hand to a key, or to all keys of a policy, over `/throttle/v1/keys/KEY`. Each command says what it did, and the command that
-//! undoes it: it sets again what stood before, as far as it was changed.
+//! What people do by hand to a key, or to all keys of a policy, over `/throttle/v1/keys/KEY`. Each command says what it
+//! did, and the command that undoes it: it sets again what stood before, as far as it was changed.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};

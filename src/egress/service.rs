@@ -313,10 +313,9 @@ impl WayOut {
                 return (again.then_some(now), (Err(fault), start));
             }
         };
-        let status = reply.status();
-        (self.sidecar.metrics).service_answered(&self.name, status.as_u16());
+        (self.sidecar.metrics).service_answered(&self.name, reply.status().as_u16());
         if let Some(meter) = meter_of(&mut start) {
-            meter.answered(status, reply.headers());
+            meter.answered(reply.status(), reply.headers());
         }
         let again = self.again(&reply, entry.vendor, repeat, now);
         (again, (Ok(reply.map(Body::from)), start))

@@ -91,8 +91,8 @@ impl KeyFacts {
 }
 
 /// All numbers that stand for a key, each with its policy: those of the file, of held jobs, and of the job
-/// that named it last. Where nothing here has named it, those that other sidecars go by. None: nothing
-/// has.
+/// that named it last. Where nothing here has named it, those that other sidecars go by. There are none where
+/// nothing has.
 fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Vec<Limited> {
     let is = |one: &Limited| one.space == Space::Job && one.key == *key;
     let of = |policy: &Arc<str>, limits: &Limits| {

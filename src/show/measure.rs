@@ -236,8 +236,8 @@ fn measure_load(sidecar: &Sidecar) {
             requests,
         );
     }
-    for (egress, status, ever, _) in sidecar.metrics.service_answers() {
-        let labels = [("egress", &*egress), ("code", &*status.to_string())];
+    for (egress, code, ever, _) in sidecar.metrics.service_answers() {
+        let labels = [("egress", &*egress), ("code", &*code)];
         (sidecar.metrics).count_to("ojs_throttle_egress_answers_total", &labels, ever);
     }
     for (egress, is_away) in sidecar.calling.away() {

@@ -10,7 +10,7 @@ mod parts;
 pub use parts::MEMBERS;
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ use crate::duration;
 use crate::inquiry::shape::{LimitView, rfc3339};
 use crate::inquiry::waiting;
 use crate::json::Json;
-use crate::limit::{Key, Limited, Space};
+use crate::limit::{Key, Limited, Space, Timestamp};
 use crate::policy;
 use crate::store::LedgerExt;
 use crate::told::events::{Filter, Subscription};
@@ -158,6 +158,9 @@ struct Base {
 
 /// A key, and what was seen of it in the last minute.
 type SeenKey = (SpacedKey, Point);
+
+/// The keys on the page for which some wait, and when the last of these starts, if that can be said.
+type Ends = HashMap<Box<str>, Option<Timestamp>>;
 
 /// The last events, while somebody watches.
 #[derive(Default, Debug)]
@@ -283,9 +286,9 @@ impl States {
             second,
             keys: known_keys(sidecar, &now),
         });
-        let mut keys = self.0.keys(&base.keys, &mut now, question).await;
+        let (mut keys, ends) = self.0.keys(&base.keys, &mut now, question).await;
         let why = self.0.why(&now, question, &mut keys).await;
-        let queues = self.0.queues(&now, &keys);
+        let queues = self.0.queues(&now, &keys, &ends);
         let ways = self.0.ways(&now, &keys);
         let state = State {
             at: duration::exactly(now.at.0),
@@ -385,7 +388,7 @@ impl Shared {
     }
 
     /// The queues that are worth a row, most pressed first. What holds back a key holds back the queues that it covers.
-    fn queues(&self, now: &Snapshot, keys: &KeysPart) -> QueuesPart {
+    fn queues(&self, now: &Snapshot, keys: &KeysPart, ends: &Ends) -> QueuesPart {
         let sidecar = &*self.proxy.sidecar;
         let shown = now.queues.iter().filter(|(_, here)| here.is_shown());
         let row = |(queue, here): (&Arc<str>, &QueueNow)| QueueRow {
@@ -419,9 +422,11 @@ impl Shared {
                 None if row.waiting > 0 => of_keys.iter().find_map(|one| one.cause.clone()),
                 None => None,
             };
-            let waits = of_keys.iter().filter(|one| row.waiting > 0 && one.waits());
-            let ends: Option<Vec<String>> = waits.map(|one| one.waiting_done()).collect();
-            row.waiting_done = ends.and_then(|ends| ends.into_iter().max());
+            let waits = of_keys.iter().filter_map(|one| ends.get(&*one.name));
+            let waits = waits.filter(|_| row.waiting > 0);
+            let last: Option<Vec<Timestamp>> = waits.copied().collect();
+            let last = last.and_then(|last| last.into_iter().max());
+            row.waiting_done = last.map(rfc3339);
         }
         QueuesPart { total, rows }
     }
@@ -429,7 +434,8 @@ impl Shared {
     /// The ways out, each with what holds back its key.
     fn ways(&self, now: &Snapshot, keys: &KeysPart) -> Vec<WayRow> {
         let sidecar = &*self.proxy.sidecar;
-        let (answers, away) = (sidecar.metrics.service_answers(), sidecar.calling.away());
+        let answers: Vec<_> = sidecar.metrics.service_answers().collect();
+        let away = sidecar.calling.away();
         let ways = now.live.settings.egress.iter();
         ways.map(|way| {
             let (out, waiting) = sidecar.calling.of_way(&way.name);
@@ -448,7 +454,7 @@ impl Shared {
                 out,
                 waiting,
                 answers: own
-                    .map(|(_, status, _, lately)| (*status, *lately))
+                    .map(|(_, code, _, lately)| (code.clone(), *lately))
                     .collect(),
                 key: way.key.as_str().to_owned(),
                 cause: row.and_then(|row| row.cause.clone()),
@@ -463,7 +469,7 @@ impl Shared {
         all: &[SeenKey],
         now: &mut Arc<Snapshot>,
         question: &StateQuery,
-    ) -> KeysPart {
+    ) -> (KeysPart, Ends) {
         let sidecar = &*self.proxy.sidecar;
         let found = all.iter().filter(|(key, _)| question.wants(key));
         let mut found: Vec<_> = found.collect();
@@ -495,7 +501,7 @@ impl Shared {
             Ok(views) => views,
             Err(error) => {
                 part.problem = Some(error.to_string());
-                return part;
+                return (part, Ends::new());
             }
         };
         let waits_for_slot = |view: &LimitView| {
@@ -506,9 +512,15 @@ impl Shared {
             true => limits::rows_out(sidecar).await.unwrap_or_default(),
             false => Vec::new(),
         };
+        let mut ends = Ends::new();
         for (of, view) in shown.into_iter().zip(views) {
             // An override may have ended since the keys were gathered.
             let Some(view) = view else { continue };
+            if view.waiting + view.calls.1 as u64 > 0 {
+                let (space, key) = &of.0;
+                let end = view.done.map(|done| done.at);
+                ends.insert(space.name_of(key).into(), end);
+            }
             let hour = question
                 .key
                 .as_ref()
@@ -519,7 +531,7 @@ impl Shared {
             part.rows
                 .extend(key_row(sidecar, of, one.view, hour, cause));
         }
-        part
+        (part, ends)
     }
 
     /// Asks how much waits in the backend for these keys, as far as it is due. An answer that comes late is there for
@@ -680,12 +692,14 @@ impl EventLog {
 impl EventRow {
     /// Whether another event is told in the same row.
     fn is_like(&self, other: &EventRow) -> bool {
-        let of = |one: &EventRow| {
-            let about = one.key.clone().or_else(|| one.queue.clone());
-            let about = about.unwrap_or_else(|| one.subject.clone());
-            (one.r#type.clone(), about, one.strategy.clone())
-        };
-        of(self) == of(other)
+        (&self.r#type, &self.strategy, self.about())
+            == (&other.r#type, &other.strategy, other.about())
+    }
+
+    /// What its row is about.
+    fn about(&self) -> &str {
+        let of = self.key.as_ref().or(self.queue.as_ref());
+        of.unwrap_or(&self.subject)
     }
 
     fn read(envelope: &[u8]) -> EventRow {

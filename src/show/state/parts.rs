@@ -8,10 +8,8 @@ use serde_json::value::RawValue;
 
 use crate::desk::shadow::ShadowTally;
 use crate::inquiry::shape::rfc3339;
-use crate::json::Json;
 use crate::show::why::Cause;
 use crate::told::metrics::Band;
-use crate::wire::ojs::REPLY_DEPTH;
 
 /// Declares the parts of a state: each a struct, and its members with what they mean, for the manual.
 macro_rules! parts {
@@ -232,8 +230,8 @@ parts! {
         out: usize,
         /// Calls that wait.
         waiting: usize,
-        /// What was answered in the last minute, by status.
-        answers: BTreeMap<u16, u32>,
+        /// What was answered in the last minute, by status; `_other`: by one that HTTP does not have.
+        answers: BTreeMap<String, u32>,
         /// The key of its calls, as the file has it.
         key: String,
         /// What keeps its next call from starting, as one of `causes`, if its key is on this page; `null`: nothing.
@@ -290,22 +288,6 @@ impl From<Band> for BandPart {
             group: band.group,
             starts: band.starts,
         }
-    }
-}
-
-impl KeyRow {
-    /// Whether jobs or calls wait for it.
-    pub(super) fn waits(&self) -> bool {
-        let state = Json::parse(self.state.get().as_bytes(), REPLY_DEPTH).ok();
-        let waiting = state.and_then(|state| state.get_exact("waiting")?.int());
-        waiting.is_some_and(|jobs| jobs > 0)
-    }
-
-    /// When the last of those starts that wait for it now.
-    pub(super) fn waiting_done(&self) -> Option<String> {
-        let state = Json::parse(self.state.get().as_bytes(), REPLY_DEPTH).ok()?;
-        let at = state.get_exact("waiting_done")?.get_exact("at")?.text()?;
-        Some(at.into_owned())
     }
 }
 

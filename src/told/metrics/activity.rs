@@ -11,6 +11,10 @@ use tokio::time::Instant;
 
 use ojs_limit::{self as limit, Limited, Refusal, Space, each_key, share_of};
 
+/// A status; `None`: one that HTTP does not have.
+pub(super) type AnswerStatus = Option<u16>;
+/// What services answered with one status by one way out: how often ever, and in the last minute.
+type Answers = (Arc<str>, AnswerStatus, u64, u32);
 /// A key and its space: a job key may have the name of a queue.
 pub type SpacedKey = (Space, limit::Key);
 
@@ -33,7 +37,7 @@ const GROUPS: usize = 16;
 /// So many groups are shown by their names.
 const SHOWN_GROUPS: usize = 7;
 /// Growth is told from looks that are so many steps apart at least.
-const APART: usize = 3;
+const APART: i64 = 3;
 
 /// What was seen. Shared by the threads of one sidecar.
 #[derive(Debug)]
@@ -52,7 +56,7 @@ struct ByName {
     /// Who started how many, of each key with `fair`.
     groups: HashMap<SpacedKey, GroupStarts>,
     /// What services answered, by way out and status: how often ever, and as starts.
-    answers: HashMap<(Arc<str>, u16), (u64, Recent)>,
+    answers: HashMap<(Arc<str>, AnswerStatus), (u64, Recent)>,
     /// Keys that have an hour.
     hours: usize,
     /// The step in which keys last made place.
@@ -70,8 +74,6 @@ pub struct Point {
     pub waited_ms: u32,
     /// Whether one was refused because the key was shut or paused.
     pub closed: bool,
-    /// How many waited when somebody last looked.
-    waiting: Option<u32>,
 }
 
 impl Point {
@@ -80,7 +82,6 @@ impl Point {
         self.refused = self.refused.saturating_add(other.refused);
         self.waited_ms = self.waited_ms.max(other.waited_ms);
         self.closed |= other.closed;
-        self.waiting = other.waiting.or(self.waiting);
     }
 }
 
@@ -104,6 +105,8 @@ struct Recent {
     last: u64,
     /// So many points are kept.
     most: usize,
+    /// How many waited when somebody looked, with the step; the last look of each.
+    looks: VecDeque<(u64, u64)>,
 }
 
 impl Recent {
@@ -112,6 +115,7 @@ impl Recent {
             points: VecDeque::from([Point::default()]),
             last: step,
             most,
+            looks: VecDeque::new(),
         }
     }
 
@@ -134,15 +138,15 @@ impl Recent {
         }
     }
 
-    /// How many more wait in a minute than did, by the first and the last look of the time that is kept of every key.
-    fn growth(&self) -> Option<i64> {
-        let skipped = self.points.len().saturating_sub(RECENT);
-        let looks = self.points.iter().enumerate().skip(skipped);
-        let mut looks = looks.filter_map(|(nth, point)| Some((nth, i64::from(point.waiting?))));
-        let (first, before) = looks.next()?;
-        let (last, now) = looks.next_back()?;
-        let steps = i64::try_from(last - first).ok()?;
-        (last - first >= APART).then(|| (now - before) * MINUTE as i64 / steps)
+    /// Somebody sees so many wait. How many more that are in a minute than were, by the looks of the last two minutes.
+    fn waits(&mut self, step: u64, waiting: u64) -> Option<i64> {
+        self.looks
+            .retain(|(then, _)| *then != step && step - then < RECENT as u64);
+        self.looks.push_back((step, waiting));
+        let (first, before) = *self.looks.front()?;
+        let steps = i64::try_from(step - first).ok()?;
+        let more = waiting.cast_signed() - before.cast_signed();
+        (steps >= APART).then(|| more * MINUTE as i64 / steps)
     }
 
     /// The sum of the last minute.
@@ -233,7 +237,7 @@ impl Activity {
     }
 
     /// A service answered a call by this way out.
-    pub(super) fn answered(&self, egress: &Arc<str>, status: u16) {
+    pub(super) fn answered(&self, egress: &Arc<str>, status: AnswerStatus) {
         let step = self.step();
         let mut book = self.book.lock();
         let new = || (0, Recent::new(step, RECENT));
@@ -251,7 +255,7 @@ impl Activity {
     }
 
     /// What services answered: by way out and status how often ever, and in the last minute.
-    pub(super) fn answers(&self) -> Vec<(Arc<str>, u16, u64, u32)> {
+    pub(super) fn answers(&self) -> Vec<Answers> {
         let step = self.step();
         let book = self.book.lock();
         let each = book.answers.iter();
@@ -270,16 +274,7 @@ impl Activity {
     pub(super) fn waits(&self, key: &SpacedKey, waiting: u64) -> Option<i64> {
         let step = self.step();
         let mut book = self.book.lock();
-        let recent = book.keys.get_mut(key)?;
-        let waiting = Some(u32::try_from(waiting).unwrap_or(u32::MAX));
-        recent.add(
-            step,
-            Point {
-                waiting,
-                ..Point::default()
-            },
-        );
-        recent.growth()
+        book.keys.get_mut(key)?.waits(step, waiting)
     }
 
     /// The last two minutes of a key in steps, oldest first.
@@ -366,9 +361,13 @@ impl Activity {
         Some(recent.points.iter().copied().collect())
     }
 
-    /// Forgets everything.
+    /// Forgets what was seen of keys and queues. What services answered was answered all the same.
     pub(super) fn clear(&self) {
-        *self.book.lock() = ByName::default();
+        let mut book = self.book.lock();
+        *book = ByName {
+            answers: std::mem::take(&mut book.answers),
+            ..ByName::default()
+        };
     }
 }
 
@@ -470,7 +469,7 @@ mod tests {
             starts,
             refused,
             waited_ms,
-            ..Point::default()
+            closed: false,
         };
         assert_eq!(activity.minutes()[&key(1)], point(2, 1, 700));
         assert_eq!(activity.minutes()[&key(2)], point(1, 0, 0));
@@ -540,14 +539,17 @@ mod tests {
     async fn what_services_answer_is_counted_for_ever_and_for_a_minute() {
         let activity = Activity::new(1);
         let way = Arc::from("out");
-        for status in [200, 200, 429] {
+        for status in [Some(200), Some(200), None] {
             activity.answered(&way, status);
         }
         advance(Duration::from_secs(70)).await;
-        activity.answered(&way, 200);
+        // Usage is forgotten.
+        activity.clear();
+        activity.answered(&way, Some(200));
         let mut answers = activity.answers();
         answers.sort();
-        assert_eq!(answers, [(Arc::clone(&way), 200, 3, 1), (way, 429, 1, 0)]);
+        let both = [(Arc::clone(&way), None, 1, 0), (way, Some(200), 3, 1)];
+        assert_eq!(answers, both);
     }
 
     #[tokio::test(start_paused = true)]

@@ -123,7 +123,7 @@ series! {
     /// as the backend said it last, while workers or readers ask.
     gauge "ojs_rate_limit_waiting" [key];
     /// In how many seconds the last job or call that waits for the key now has started, as far as the key's limits decide. It
-    /// is absent where nothing waits, or where nobody can say: as at most 100 keys are looked at, those that wait most.
+    /// is absent where nothing waits, and where nobody can say. At most 100 keys are looked at, those for which most wait.
     gauge "ojs_throttle_waiting_done_seconds" [key];
     /// Jobs that could not start at once, once for each wait. The strategy is the limit that refused: concurrency,
     /// rate, throttle or shut.
@@ -268,7 +268,8 @@ series! {
     /// 1, or 0 while the service of an [[egress]] answers none of its calls. When nobody has called it for five minutes it
     /// is 1 again. An answer such as 503 is one.
     gauge "ojs_throttle_service_up" [egress];
-    /// Answers of the services behind each [[egress]], by their status. Calls that got none are not among them.
+    /// Answers of the services behind each [[egress]]. The code is the status, or _other for one outside 100 to 599. A call
+    /// that got none is not among them.
     counter "ojs_throttle_egress_answers_total" [egress code];
     /// Requests that the sidecar itself answered with an error.
     counter "ojs_throttle_responses_total" [status code];

@@ -14,7 +14,7 @@ use metrics_exporter_prometheus::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
-use super::activity::{Activity, Band, Point, SpacedKey};
+use super::activity::{Activity, AnswerStatus, Band, Point, SpacedKey};
 use super::names::{Counted, OF_JOBS};
 use super::page::{open_metrics, process};
 use super::recorder::{Labels, counter, described, gauge, histogram, part_of_page};
@@ -46,7 +46,7 @@ struct AllSeries {
     keys: Mutex<KeyTable>,
     activity: Activity,
     policies: Mutex<PolicyTable>,
-    calls: Mutex<HashMap<(&'static str, Option<u16>), Histogram>>,
+    calls: Mutex<HashMap<(&'static str, AnswerStatus), Histogram>>,
     queues: Mutex<HashSet<Box<str>>>,
     /// The part of the page with the pressures as last measured.
     pressure: Mutex<String>,
@@ -471,12 +471,14 @@ impl Metrics {
 
     /// A service answered a call by this way out with this status.
     pub fn service_answered(&self, egress: &Arc<str>, status: u16) {
+        let status = Some(status).filter(|status| (100..=599).contains(status));
         self.0.activity.answered(egress, status);
     }
 
-    /// What services answered: by way out and status how often ever, and in the last minute.
-    pub fn service_answers(&self) -> Vec<(Arc<str>, u16, u64, u32)> {
-        self.0.activity.answers()
+    /// What services answered: by way out and status, as a label says it, how often ever and in the last minute.
+    pub fn service_answers(&self) -> impl Iterator<Item = (Arc<str>, String, u64, u32)> {
+        let answers = self.0.activity.answers().into_iter();
+        answers.map(|(egress, status, ever, lately)| (egress, label_of(status), ever, lately))
     }
 
     /// So many wait for a key, as somebody who looks sees. How many more that are in a minute than were, where that can
@@ -609,8 +611,7 @@ impl Metrics {
         let series = calls.entry((op, code)).or_insert_with(|| {
             let code = match code {
                 Some(0) => "none".to_owned(),
-                Some(code) => code.to_string(),
-                None => OTHER.to_owned(),
+                code => label_of(code),
             };
             let labels = vec![Label::new("op", op), Label::new("code", code)];
             histogram(
@@ -742,6 +743,11 @@ impl Metrics {
             wait: histogram(recorder, "ojs_rate_limit_wait_duration_seconds", label()),
         }
     }
+}
+
+/// The label of a status.
+fn label_of(code: AnswerStatus) -> String {
+    code.map_or_else(|| OTHER.to_owned(), |code| code.to_string())
 }
 
 fn owned(labels: &[(&'static str, &str)]) -> Vec<Label> {
