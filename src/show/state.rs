@@ -472,7 +472,7 @@ impl Shared {
     ) -> (KeysPart, Ends) {
         let sidecar = &*self.proxy.sidecar;
         let found = all.iter().filter(|(key, _)| question.wants(key));
-        let mut found: Vec<_> = found.collect();
+        let found: Vec<_> = found.collect();
         let mut part = KeysPart {
             total: all.len(),
             found: found.len(),
@@ -481,15 +481,7 @@ impl Shared {
             rows: Vec::new(),
             problem: None,
         };
-        let first = (question.page - 1).saturating_mul(ROWS).min(found.len());
-        let last = first.saturating_add(ROWS).min(found.len());
-        // Of thousands of keys only those that are shown need their order.
-        if last < found.len() {
-            found.select_nth_unstable_by(last, |a, b| rank(a).cmp(&rank(b)));
-            found.truncate(last);
-        }
-        found.sort_unstable_by(|a, b| rank(a).cmp(&rank(b)));
-        let shown = found.split_off(first);
+        let shown = on_page(found, question.page);
         let keys: Vec<_> = shown
             .iter()
             .map(|((space, key), _)| (*space, key))
@@ -659,6 +651,19 @@ fn known_keys(sidecar: &Sidecar, now: &Arc<Snapshot>) -> Vec<SeenKey> {
         seen.entry(key).or_default();
     }
     seen.into_iter().collect()
+}
+
+/// The keys of one page, in their order.
+fn on_page(mut found: Vec<&SeenKey>, page: usize) -> Vec<&SeenKey> {
+    let first = (page - 1).saturating_mul(ROWS).min(found.len());
+    let last = first.saturating_add(ROWS).min(found.len());
+    // Of thousands of keys only those that are shown need their order.
+    if last < found.len() {
+        found.select_nth_unstable_by(last, |a, b| rank(a).cmp(&rank(b)));
+        found.truncate(last);
+    }
+    found.sort_unstable_by(|a, b| rank(a).cmp(&rank(b)));
+    found.split_off(first)
 }
 
 /// What stands first: most refused, longest waited, most started, name.
