@@ -93,7 +93,7 @@ async fn tell_waiting(sidecar: &Sidecar, queue: &str, gate: &Gate) {
             .first()
             .map(|state| state.ask(&limited.limits, 1, now));
         if let Some(Err(refusal)) = asked {
-            sidecar.metrics.held_up(limited, &refusal);
+            sidecar.metrics.activity().refused(limited, &refusal);
             let episode = Episode {
                 space: limited.space,
                 key: limited.key.clone(),

@@ -261,8 +261,12 @@ impl Following {
             tracing::warn!(id = %"certificate_ends", "{concern}: {RENEW}");
         }
         self.said = concerns;
-        self.metrics
-            .certificates(files.into_iter().map(|of| (of.setting, of.lifetime.left())));
+        let left = |of: CertificateFile| {
+            let labels = vec![("setting", of.setting)];
+            (labels, of.lifetime.left() as f64)
+        };
+        let name = "ojs_throttle_tls_certificate_expiry_seconds";
+        self.metrics.set_all(name, files.into_iter().map(left));
     }
 
     /// Reads the file and puts it in force if it is another one.

@@ -307,7 +307,7 @@ async fn shown(
     let place = (limited.space, limited.key.clone());
     LimitView {
         done: done(sidecar, &limited, &state, all, now),
-        growth: sidecar.metrics.waits(&place, all),
+        growth: sidecar.metrics.activity().waits(&place, all),
         lost: free_slots(sidecar, &limited).await,
         name: limited.key.as_str().to_owned(),
         usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
@@ -342,7 +342,10 @@ fn done(
     } = limited;
     // Where there was always room something else decides, such as how many workers ask.
     let decides = || {
-        let lately = sidecar.metrics.refused_lately(&(*space, key.clone()));
+        let lately = sidecar
+            .metrics
+            .activity()
+            .refused_lately(&(*space, key.clone()));
         lately || state.ask(limits, 1, now).is_err()
     };
     if waiting == 0 || cost.rule.is_some() || !decides() {

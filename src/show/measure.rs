@@ -96,9 +96,10 @@ async fn foretell(sidecar: &Sidecar, now: &Arc<Snapshot>) {
     let ends = keys.iter().zip(&views).filter_map(|((space, key), view)| {
         let view = view.as_ref()?;
         let left = view.done?.at.since(view.now);
-        Some((space.name_of(key).into_owned(), left as f64 / 1e6))
+        let labels = vec![("key", space.name_of(key).into_owned())];
+        Some((labels, left as f64 / 1e6))
     });
-    sidecar.metrics.waiting_done(ends);
+    (sidecar.metrics).set_all("ojs_throttle_waiting_done_seconds", ends);
 }
 
 /// How many jobs of these keys are out in all: not a number where they are too many to ask for; `None` where the

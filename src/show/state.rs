@@ -400,7 +400,7 @@ impl Shared {
             depth: here.level.as_ref().map(|level| level.depth),
             max_depth: here.level.as_ref().and_then(|level| level.max_depth),
             pressure: here.level.as_ref().map(Level::pressure),
-            refused: sidecar.metrics.rejected_lately(queue),
+            refused: sidecar.metrics.activity().rejected_lately(queue),
             queue: Arc::clone(queue),
         };
         let mut rows: Vec<QueueRow> = shown.map(row).collect();
@@ -516,7 +516,7 @@ impl Shared {
             let hour = question
                 .key
                 .as_ref()
-                .and_then(|_| sidecar.metrics.hour(&of.0));
+                .and_then(|_| sidecar.metrics.activity().hour(&of.0));
             let one = Applied::of(sidecar, view, ("", &rows)).await;
             let cause = cause_of(sidecar, &one, &facts);
             let cause = stop.or(cause.as_ref()).map(CausePart::from);
@@ -593,9 +593,9 @@ fn key_row(
 ) -> Option<KeyRow> {
     let (of, minute) = seen;
     let (space, key) = of;
-    let recent = sidecar.metrics.recent(of).into_iter();
+    let recent = sidecar.metrics.activity().recent(of).into_iter();
     let bands = match hour {
-        Some(_) => sidecar.metrics.bands(of),
+        Some(_) => sidecar.metrics.activity().bands(of),
         None => Vec::new(),
     };
     Some(KeyRow {
@@ -632,7 +632,7 @@ fn mean_ms(runs: &[Duration]) -> Option<u64> {
 
 /// Every key that is known here, with what was seen of it in the last minute.
 fn known_keys(sidecar: &Sidecar, now: &Arc<Snapshot>) -> Vec<SeenKey> {
-    let mut seen = sidecar.metrics.minutes();
+    let mut seen = sidecar.metrics.activity().minutes();
     let facts = KeyFacts::here(sidecar, Arc::clone(now));
     let jobs = limits::known_keys(sidecar, &facts).into_iter();
     let of_file = now.live.policies.queues().iter();

@@ -10,7 +10,7 @@ mod page;
 mod recorder;
 mod registry;
 
-pub use activity::{Band, Point, STEP, SpacedKey};
+pub use activity::{Activity, Band, Point, STEP, SpacedKey};
 pub use names::{Counted, SERIES, Series};
 pub use recorder::Labels;
 pub use registry::{Metrics, Settlement, StartKind};

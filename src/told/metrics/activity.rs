@@ -41,7 +41,7 @@ const APART: i64 = 3;
 
 /// What was seen. Shared by the threads of one sidecar.
 #[derive(Debug)]
-pub(super) struct Activity {
+pub struct Activity {
     began: Instant,
     /// So many keys get an hour.
     hours: usize,
@@ -208,8 +208,9 @@ impl Activity {
         }
     }
 
-    /// A start was refused by this limit, for this reason.
-    pub(super) fn refused(&self, by: &Limited, why: &Refusal) {
+    /// A start was refused by this limit, for this reason; or a queue's next job waits in the backend for it, and nobody
+    /// asked.
+    pub fn refused(&self, by: &Limited, why: &Refusal) {
         let seen = Point {
             refused: 1,
             closed: why.is_closed(),
@@ -270,15 +271,16 @@ impl Activity {
         .collect()
     }
 
-    /// Somebody looked, and so many wait for a key. How many more that are in a minute than were, where that can be told.
-    pub(super) fn waits(&self, key: &SpacedKey, waiting: u64) -> Option<i64> {
+    /// So many wait for a key, as somebody who looks sees. How many more that are in a minute than were, where that can
+    /// be told: others must have looked within the last two minutes.
+    pub fn waits(&self, key: &SpacedKey, waiting: u64) -> Option<i64> {
         let step = self.step();
         let mut book = self.book.lock();
         book.keys.get_mut(key)?.waits(step, waiting)
     }
 
     /// The last two minutes of a key in steps, oldest first.
-    pub(super) fn recent(&self, key: &SpacedKey) -> Vec<Point> {
+    pub fn recent(&self, key: &SpacedKey) -> Vec<Point> {
         let step = self.step();
         let mut book = self.book.lock();
         let Some(recent) = book.keys.get_mut(key) else {
@@ -290,7 +292,7 @@ impl Activity {
     }
 
     /// Who started how many under a key with `fair`: those who started most by name, then all others.
-    pub(super) fn bands(&self, key: &SpacedKey) -> Vec<Band> {
+    pub fn bands(&self, key: &SpacedKey) -> Vec<Band> {
         let minute = self.step() / MINUTE as u64;
         let book = self.book.lock();
         let mut sums: HashMap<&Arc<str>, Vec<u32>> = HashMap::new();
@@ -327,7 +329,7 @@ impl Activity {
     }
 
     /// The last minute of every key, in no order.
-    pub(super) fn minutes(&self) -> HashMap<SpacedKey, Point> {
+    pub fn minutes(&self) -> HashMap<SpacedKey, Point> {
         let step = self.step();
         let book = self.book.lock();
         let keys = book.keys.iter();
@@ -336,7 +338,7 @@ impl Activity {
     }
 
     /// Whether a start of this key was refused in the last minute.
-    pub(super) fn refused_lately(&self, key: &SpacedKey) -> bool {
+    pub fn refused_lately(&self, key: &SpacedKey) -> bool {
         let step = self.step();
         let book = self.book.lock();
         let recent = book.keys.get(key);
@@ -344,7 +346,7 @@ impl Activity {
     }
 
     /// How many enqueues into this queue were refused in the last minute.
-    pub(super) fn rejected_lately(&self, queue: &str) -> u32 {
+    pub fn rejected_lately(&self, queue: &str) -> u32 {
         let step = self.step();
         let book = self.book.lock();
         book.queues
@@ -353,7 +355,7 @@ impl Activity {
     }
 
     /// The points of the last hour, oldest first, if they are kept of this key.
-    pub(super) fn hour(&self, key: &SpacedKey) -> Option<Vec<Point>> {
+    pub fn hour(&self, key: &SpacedKey) -> Option<Vec<Point>> {
         let step = self.step();
         let mut book = self.book.lock();
         let recent = book.keys.get_mut(key).filter(|one| one.most == HOUR)?;

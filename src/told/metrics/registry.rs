@@ -14,7 +14,7 @@ use metrics_exporter_prometheus::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
-use super::activity::{Activity, AnswerStatus, Band, Point, SpacedKey};
+use super::activity::{Activity, AnswerStatus, SpacedKey};
 use super::names::{Counted, OF_JOBS};
 use super::page::{open_metrics, process};
 use super::recorder::{Labels, counter, described, gauge, histogram, part_of_page};
@@ -48,14 +48,8 @@ struct AllSeries {
     policies: Mutex<PolicyTable>,
     calls: Mutex<HashMap<(&'static str, AnswerStatus), Histogram>>,
     queues: Mutex<HashSet<Box<str>>>,
-    /// The part of the page with the pressures as last measured.
-    pressure: Mutex<String>,
-    /// The part of the page with the limits as last measured.
-    limits: Mutex<String>,
-    /// The part of the page with the certificates as last looked at.
-    certificates: Mutex<String>,
-    /// The part of the page with when those that wait will have started.
-    done: Mutex<String>,
+    /// The parts of the page that are measured as a whole, by the name of their series.
+    parts: Mutex<BTreeMap<&'static str, String>>,
     /// Whether nothing is shown of jobs.
     calls_only: AtomicBool,
     // These change with every FETCH or event, so they are kept; the others are looked up by name.
@@ -208,10 +202,7 @@ impl Metrics {
             policies: Mutex::default(),
             calls: Mutex::default(),
             queues: Mutex::default(),
-            pressure: Mutex::default(),
-            limits: Mutex::default(),
-            certificates: Mutex::default(),
-            done: Mutex::default(),
+            parts: Mutex::default(),
             calls_only: AtomicBool::new(false),
             recorder,
         };
@@ -232,11 +223,10 @@ impl Metrics {
 
     /// The page that `/metrics` serves, in Prometheus' text format.
     pub fn render(&self) -> String {
-        let own = &self.0;
-        let parts = [&own.limits, &own.pressure, &own.certificates, &own.done];
+        let parts = self.0.parts.lock();
         let page = parts
-            .iter()
-            .fold(self.0.handle.render(), |page, part| page + &part.lock());
+            .values()
+            .fold(self.0.handle.render(), |page, part| page + part);
         // A recorder forgets no series: one that nobody knows now is left out here.
         let lines = page.split_inclusive('\n');
         let calls_only = self.0.calls_only.load(Ordering::Relaxed);
@@ -464,11 +454,6 @@ impl Metrics {
         self.of_queue("ojs_throttle_shadow_refused_total", queue, 1);
     }
 
-    /// A queue's next job waits in the backend for this limit. Nobody asked for its start, so no series counts it.
-    pub fn held_up(&self, by: &Limited, why: &Refusal) {
-        self.0.activity.refused(by, why);
-    }
-
     /// A service answered a call by this way out with this status.
     pub fn service_answered(&self, egress: &Arc<str>, status: u16) {
         let status = Some(status).filter(|status| (100..=599).contains(status));
@@ -481,46 +466,15 @@ impl Metrics {
         answers.map(|(egress, status, ever, lately)| (egress, label_of(status), ever, lately))
     }
 
-    /// So many wait for a key, as somebody who looks sees. How many more that are in a minute than were, where that can
-    /// be told: others must have looked within the last two minutes.
-    pub fn waits(&self, key: &SpacedKey, waiting: u64) -> Option<i64> {
-        self.0.activity.waits(key, waiting)
+    /// What was seen lately, for those who look.
+    pub fn activity(&self) -> &Activity {
+        &self.0.activity
     }
 
-    /// What was seen of a key in the last two minutes, oldest first.
-    pub fn recent(&self, key: &SpacedKey) -> Vec<Point> {
-        self.0.activity.recent(key)
-    }
-
-    /// Who started how many under a key with `fair`: those who started most by name, then all others.
-    pub fn bands(&self, key: &SpacedKey) -> Vec<Band> {
-        self.0.activity.bands(key)
-    }
-
-    /// Sets in how many seconds the last of those that wait for a key now has started; other keys lose their series.
-    pub fn waiting_done(&self, keys: impl Iterator<Item = (String, f64)>) {
-        let gauges = keys.map(|(key, seconds)| (vec![("key", key)], seconds));
-        *self.0.done.lock() = part_of_page("ojs_throttle_waiting_done_seconds", gauges);
-    }
-
-    /// What was seen of every key in the last minute, in no order.
-    pub fn minutes(&self) -> HashMap<SpacedKey, Point> {
-        self.0.activity.minutes()
-    }
-
-    /// Whether a start of this key was refused in the last minute.
-    pub fn refused_lately(&self, key: &SpacedKey) -> bool {
-        self.0.activity.refused_lately(key)
-    }
-
-    /// How many enqueues into this queue were refused in the last minute.
-    pub fn rejected_lately(&self, queue: &str) -> u32 {
-        self.0.activity.rejected_lately(queue)
-    }
-
-    /// What was seen of a key in the last hour, oldest first, if that is kept.
-    pub fn hour(&self, key: &SpacedKey) -> Option<Vec<Point>> {
-        self.0.activity.hour(key)
+    /// Sets all gauges of this name, each with its labels; others lose their series.
+    pub fn set_all(&self, name: &'static str, gauges: impl Iterator<Item = (Labels, f64)>) {
+        let part = part_of_page(name, gauges);
+        self.0.parts.lock().insert(name, part);
     }
 
     /// Counts jobs that were dropped to make room.
@@ -538,14 +492,7 @@ impl Metrics {
         }
         let measured = measured.into_iter();
         let gauges = measured.map(|(label, part)| (vec![("queue", label)], part));
-        *self.0.pressure.lock() = part_of_page("ojs_backpressure_pressure", gauges);
-    }
-
-    /// Sets for how many seconds more each file of certificates is good, by the setting that names it.
-    pub fn certificates(&self, files: impl Iterator<Item = (String, i64)>) {
-        let gauges = files.map(|(setting, seconds)| (vec![("setting", setting)], seconds as f64));
-        *self.0.certificates.lock() =
-            part_of_page("ojs_throttle_tls_certificate_expiry_seconds", gauges);
+        self.set_all("ojs_backpressure_pressure", gauges);
     }
 
     fn of_queue(&self, name: &'static str, queue: &str, n: u64) {
@@ -681,9 +628,8 @@ impl Metrics {
         let gauges = least.map(|(labels, limit)| (labels, f64::from(limit)));
         let of_starts = |of: &(Labels, f64)| of.0.iter().any(|(name, _)| *name == "strategy");
         let (starts, slots): (Vec<_>, Vec<_>) = gauges.partition(of_starts);
-        let slots = part_of_page("ojs_throttle_slots_limit", slots.into_iter());
-        let starts = part_of_page("ojs_throttle_starts_limit", starts.into_iter());
-        *self.0.limits.lock() = slots + &starts;
+        self.set_all("ojs_throttle_slots_limit", slots.into_iter());
+        self.set_all("ojs_throttle_starts_limit", starts.into_iter());
     }
 
     /// Sets how many jobs wait of each key with a series of its own.
