@@ -6,6 +6,7 @@ use crate::process::ledger::Ledger;
 use crate::process::on_redis::fleet::{TWO, know_each_other, patient, sidecar};
 use crate::process::prelude::*;
 use crate::process::trace::within;
+use crate::servers::redises::cli;
 
 #[test]
 fn a_slot_freed_through_a_sibling_in_an_outage_is_free() {
@@ -69,6 +70,45 @@ fn a_redis_that_is_killed_is_no_way_past_a_limit() {
     let ledger = Ledger::default();
     ledger.all_work(&sidecars, 9, || ());
     assert!(ledger.most.load(Ordering::SeqCst) <= 2);
+}
+
+/// Of an offer the store has a row, and nobody else knows of it. One that was emptied says nothing of who has the job.
+#[test]
+fn jobs_that_are_offered_outlive_a_store_that_is_emptied() {
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let one = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 1\n[hold]\nidle = \"1s\"\n";
+    let sidecars = [(); 2].map(|()| patient(backend.addr, "100ms", &store.url(), "", one));
+    know_each_other(&sidecars, 1.0);
+    for _ in 0..6 {
+        enqueue(backend.addr, "q", json!({"retry": {"max_attempts": 1}}));
+    }
+    let (a, b) = (&sidecars[0], &sidecars[1]);
+    let out = fetch(a.data, "q", 6, "w").jobs();
+    assert_eq!(out.len(), 1);
+    let held = || a.metric("ojs_throttle_held_jobs");
+    wait("the others are held", || {
+        assert!(fetch(a.data, "q", 6, "w").jobs().is_empty());
+        held() == 5.0
+    });
+    let rows = || {
+        cli(store.port, &["--scan", "--pattern", "*r:0*"])
+            .lines()
+            .count()
+    };
+    wait("they are offered", || rows() == 6);
+    assert_eq!(cli(store.port, &["FLUSHALL"]), "OK");
+    wait("they are offered again", || {
+        assert_eq!(held(), 5.0, "{}", a.log());
+        rows() == 6
+    });
+    assert_eq!(ack(a.data, &out[0], "w").status, 200);
+    for _ in 0..5 {
+        let next = until("the sibling has it", || {
+            fetch(b.data, "q", 1, "w").jobs().pop()
+        });
+        assert_eq!(ack(b.data, &next, "w").status, 200);
+    }
+    assert_eq!(a.metric("ojs_throttle_hold_lost_total"), 0.0);
 }
 
 #[test]
