@@ -1,5 +1,6 @@
 //! Calls of workers, under the keys of their jobs; judged from the vendor's record.
 
+mod bare;
 mod budgets;
 mod crowd;
 mod dear;

@@ -88,6 +88,16 @@ impl EgressSettings {
         self.has_keys_of_bodies() || self.budgets.iter().any(|budget| budget.sees_bodies())
     }
 
+    /// The limits by its own name: those that it has itself, or none where no policy limits its calls either. `None`: they
+    /// have those of policies.
+    pub fn own_limits(&self) -> Option<Limits> {
+        let mut own = self.limits.iter().filter(|(name, ..)| *name == self.name);
+        match own.next() {
+            Some((_, limits, _)) => Some(limits.clone()),
+            None => self.limits.is_empty().then(Limits::default),
+        }
+    }
+
     /// Where its calls may go, for people: its upstream, or the hosts that it lists.
     pub fn leads_to(&self) -> String {
         let hosts = self.hosts.as_ref().map(|hosts| hosts.to_string());

@@ -21,7 +21,7 @@ pub(super) struct CallAsk {
 }
 
 impl CallAsk {
-    /// What limits this call; `None`: nothing does.
+    /// What limits this call.
     ///
     /// # Errors
     /// A key of it cannot be read, or in two ways.
@@ -29,25 +29,22 @@ impl CallAsk {
         entry: &EgressSettings,
         parts: &Parts,
         said: &ReadBody<'_>,
-    ) -> Result<Option<CallAsk>, Fault> {
+    ) -> Result<CallAsk, Fault> {
         let call = (parts.method.as_str(), parts.uri.path());
         let budgets = entry.budgets.iter();
         let charged = budgets
             .filter(|budget| budget.is_for(call))
             .map(|budget| Charged::of(budget, parts, said));
         let charged: Arc<[Charged]> = charged.collect::<Result<_, Fault>>()?;
-        if entry.limits.is_empty() && charged.is_empty() {
-            return Ok(None);
-        }
         let share = match &entry.fair {
             Some(fair) => Some(fair.share_as(&key_of(&fair.by, parts, said)?)),
             None => None,
         };
-        Ok(Some(CallAsk {
+        Ok(CallAsk {
             key: key_of(&entry.key, parts, said)?,
             share,
             charged,
-        }))
+        })
     }
 
     /// The limits of its budgets.

@@ -15,7 +15,6 @@ use uuid::Uuid;
 
 use super::ask::CallAsk;
 use super::key::ReadBody;
-use super::meter::Meter;
 use super::pass::may_pass;
 use super::redirect::{come_back, link_back};
 use super::services::Services;
@@ -160,7 +159,7 @@ impl WayOut {
             let bytes = bytes.filter(|_| by_body && is_plain(&parts.headers));
             CallAsk::of(entry, &parts, &ReadBody::by(bytes))?
         };
-        if ask.as_ref().is_some_and(CallAsk::settles) {
+        if ask.settles() {
             ask_plain(&mut parts.headers);
         }
         if self.sidecar.calling.lines.all_waiting() > 0 {
@@ -169,12 +168,8 @@ impl WayOut {
         let deadline = Instant::now() + entry.max_wait;
         let (mut left, mut last, mut parts) = (entry.retry, None, Some(parts));
         loop {
-            let start = match &ask {
-                Some(ask) => self.start(entry, ask, deadline).await,
-                None => Ok(None),
-            };
             // What the service has said goes before what we say.
-            let start = match (start, last.take()) {
+            let start = match (self.start(entry, &ask, deadline).await, last.take()) {
                 (Ok(start), _) => start,
                 (Err(_), Some(last)) => return last,
                 (Err(fault), None) => return Err(fault),
@@ -198,7 +193,6 @@ impl WayOut {
             let again = again.filter(|_| may_repeat);
             let again = again.map(|from| from.max(self.backs_off(entry.retry - left)));
             let Some(at) = again.filter(|at| *at < deadline) else {
-                let Some(start) = start else { return answer };
                 return answer.map(|reply| reply.map(|body| body.attended(start)));
             };
             drop(start);
@@ -256,22 +250,17 @@ impl WayOut {
         &self,
         to: &Upstream,
         request: Box<Request<RequestBody>>,
-        mut start: Option<CallStart>,
+        mut start: CallStart,
         entry: &EgressSettings,
-    ) -> (
-        Option<Instant>,
-        (Result<Response<Body>, Fault>, Option<CallStart>),
-    ) {
-        let has_slots = start.as_ref().is_some_and(CallStart::has_slots);
+    ) -> (Option<Instant>, (Result<Response<Body>, Fault>, CallStart)) {
+        let has_slots = start.has_slots();
         let lease = entry.lease;
         if has_slots {
             // The connection sees meanwhile whether its caller has gone already: such a call is not sent.
             tokio::task::yield_now().await;
         }
         let repeat = Repeat::of(&request);
-        if let Some(start) = &mut start {
-            start.sent();
-        }
+        start.sent();
         let now = Instant::now();
         let (_here, gone) = oneshot::channel::<()>();
         let (sidecar, upstream) = (Arc::clone(&self.sidecar), to.clone());
@@ -285,7 +274,7 @@ impl WayOut {
                 sent = upstream.send(request) => sent,
                 () = given_up => Err(SendError::Broken),
             };
-            if let (Ok(reply), Some(start)) = (&sent, &start) {
+            if let Ok(reply) = &sent {
                 let said = (reply.status(), reply.headers());
                 heed_reply(&sidecar, &name, &start.claimed, start.at, said).await;
             }
@@ -304,7 +293,7 @@ impl WayOut {
             Ok(reply) => reply,
             Err(error) => {
                 let is_unsent = matches!(&error, SendError::Backend(error) if !error.in_doubt());
-                if let Some(meter) = meter_of(&mut start).filter(|_| is_unsent) {
+                if let Some(meter) = start.meter.as_mut().filter(|_| is_unsent) {
                     meter.was_not_sent();
                 }
                 let may_help = matches!(&error, SendError::Backend(error) if !error.is_refused());
@@ -314,7 +303,7 @@ impl WayOut {
             }
         };
         (self.sidecar.metrics).service_answered(&self.name, reply.status().as_u16());
-        if let Some(meter) = meter_of(&mut start) {
+        if let Some(meter) = &mut start.meter {
             meter.answered(reply.status(), reply.headers());
         }
         let again = self.again(&reply, entry.vendor, repeat, now);
@@ -428,10 +417,6 @@ impl CallBody {
             CallBody::Stream(_) => None,
         }
     }
-}
-
-fn meter_of(start: &mut Option<CallStart>) -> Option<&mut Meter> {
-    start.as_mut()?.meter.as_mut()
 }
 
 /// Whether a body is as it is read.

@@ -17,9 +17,7 @@ use crate::desk::outlive::to_the_end;
 use crate::desk::{Sidecar, micros, named, tell};
 use crate::inquiry::in_force;
 use crate::inquiry::shape::rfc3339;
-use crate::limit::{
-    Cost, EARLY, Key, Limited, Limits, OnLimit, Refusal, Space, Strategy, Timestamp,
-};
+use crate::limit::{EARLY, Key, Limited, Limits, OnLimit, Refusal, Space, Strategy, Timestamp};
 use crate::lines::{AskedBy, BEHIND, CallPlace, CallStep, Comer, turn_key};
 use crate::policy::Sample;
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
@@ -43,22 +41,20 @@ const SDKS_WAIT: Duration = Duration::from_secs(60);
 const UNHEARD: Duration = Duration::from_secs(1);
 
 impl WayOut {
-    /// Waits for a start until `deadline`; `None`: nothing limits this call.
+    /// Waits for a start until `deadline`.
     pub(super) async fn start(
         &self,
         entry: &EgressSettings,
         of: &CallAsk,
         deadline: Instant,
-    ) -> Result<Option<CallStart>, Fault> {
+    ) -> Result<CallStart, Fault> {
         let Calling { lines, closed, .. } = &self.sidecar.calling;
         if closed.is_cancelled() {
             return Err(Fault::draining());
         }
         let mut claimed = self.claim(entry, deadline);
         claimed.limited = self.limits_now(of, &claimed.job)?;
-        let Some(turn) = turn_key(&claimed.limited).cloned() else {
-            return Ok(None);
-        };
+        let turn = turn_key(&claimed.limited).unwrap_or(&of.key).clone();
         let priced = PricedCall::of(&self.sidecar, &claimed);
         let mut answer = CallVerdict::Refused(None, None);
         let stands_behind = !entry.max_wait.is_zero() && lines.has(&turn);
@@ -80,7 +76,7 @@ impl WayOut {
                         CallVerdict::Started(mut start) => {
                             lines.started(AskedBy::Call, &claimed.limited);
                             start.waited = since.map(|since| since.elapsed());
-                            return Ok(Some(start));
+                            return Ok(start);
                         }
                         CallVerdict::Refused(_, Some(_)) if again > deadline => {
                             return Err(self.limited(of, &answer, LATE));
@@ -191,36 +187,25 @@ impl WayOut {
         let live = self.sidecar.live();
         let mut entries = live.settings.egress.iter();
         let entry = entries.find(|entry| entry.name == self.name);
-        // Where nothing else has the key, its calls only ask whether the service has shut it.
-        let is_bare = entry.is_some_and(|entry| entry.limits.is_empty());
-        let shut = is_bare.then(|| {
-            let (key, name) = (of.key.clone(), Arc::clone(&self.name));
-            Limited {
-                cost: Cost {
-                    by_calls: true,
-                    ..Cost::ONE
-                },
-                ..Limited::new(Space::Job, key, Limits::default(), name)
-            }
-        });
+        let one = |policy: &Arc<str>, limits: Limits| {
+            Limited::new(Space::Job, of.key.clone(), limits, Arc::clone(policy))
+        };
         let all = entry.into_iter().flat_map(|entry| {
             let of_call = |(_, _, sample): &&(_, _, Sample)| sample.has(Some(id));
-            entry
-                .limits
-                .iter()
-                .filter(of_call)
-                .map(|(policy, limits, _)| Limited {
-                    cost: entry.cost.clone(),
-                    share: of.share.clone(),
-                    ..Limited::new(
-                        Space::Job,
-                        of.key.clone(),
-                        limits.clone(),
-                        Arc::clone(policy),
-                    )
-                })
+            let limits = entry.limits.iter().filter(of_call);
+            limits.map(|(policy, limits, _)| Limited {
+                cost: entry.cost.clone(),
+                share: of.share.clone(),
+                ..one(policy, limits.clone())
+            })
         });
-        shut.into_iter().chain(all).chain(of.budgets()).collect()
+        let mut all: Vec<Limited> = all.collect();
+        // What nothing limits only asks whether the key is shut, or somebody has set limits for it.
+        if all.is_empty() {
+            all.push(one(&self.name, Limits::default()));
+        }
+        all.extend(of.budgets());
+        all.into()
     }
 
     /// Asks the store. The answer is heard also if the caller hangs up meanwhile, and then a start is undone.

@@ -1,5 +1,6 @@
 //! Inspection: `GET /ojs/v1/rate-limits` and `…/{key}` (rate-limiting text, sections 10.1 and 10.3).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::iter;
 use std::sync::Arc;
@@ -112,9 +113,8 @@ fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Vec<Limited> {
     all.extend(constants.map(|policy| of(&policy.name, &policy.limits)));
     let ways = live.settings.egress.iter();
     let ways = ways.filter(|way| way.key.constant() == Some(key));
-    // Its own; others are those of policies.
-    let own = ways.filter_map(|way| way.limits.iter().find(|of| of.0 == way.name));
-    all.extend(own.map(|(name, limits, _)| of(name, limits)));
+    let own = ways.filter_map(|way| Some(of(&way.name, &way.own_limits()?)));
+    all.extend(own);
     let budget = live.settings.budget_of(key);
     all.extend(budget.map(|budget| of(&budget.name, &budget.limits)));
     let in_file = all.len() > known;
@@ -418,7 +418,9 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
     if file.is_none() && set.is_none() {
         return None;
     }
-    let limits = file.map(|(_, limits)| limits.clone()).unwrap_or_default();
+    let hint = file.is_none().then_some(shape::NO_POLICY);
+    let limits = file.map(|(_, limits)| limits.into_owned());
+    let limits = limits.unwrap_or_default();
     let limits = set.as_ref().map_or(limits.clone(), |set| set.over(&limits));
     let budget = live.settings.budget_named(name.as_str());
     let state = KeyState::default();
@@ -428,7 +430,7 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
         unit: budget.map_or("starts", |budget| budget.unit()),
         currency: budget.and_then(|budget| budget.currency.clone()),
         waiting: facts.now.held.waiting(|one| *one.policy == *name.as_str()) as u64,
-        hint: file.is_none().then_some(shape::NO_POLICY),
+        hint,
         limited: Limited::new(Space::Policy, name.clone(), limits, name.as_str().into()),
         at: facts.now.at,
         of_policies: BTreeMap::new(),
@@ -443,14 +445,14 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
 }
 
 /// What has limits in the file, by its name: policies, and ways out and budgets with their own.
-fn policies_of(live: &Live) -> impl Iterator<Item = (&Arc<str>, &Limits)> {
+fn policies_of(live: &Live) -> impl Iterator<Item = (&Arc<str>, Cow<'_, Limits>)> {
     let policies = live.policies.policies().iter();
-    let policies = policies.map(|policy| (&policy.name, &policy.limits));
+    let policies = policies.map(|policy| (&policy.name, Cow::Borrowed(&policy.limits)));
     let ways = live.settings.egress.iter();
-    let own = ways.clone().flat_map(|way| &way.limits);
-    let own = own.map(|(policy, limits, _)| (policy, limits));
+    let own = ways.clone();
+    let own = own.filter_map(|way| Some((&way.name, Cow::Owned(way.own_limits()?))));
     let budgets = ways.flat_map(|way| &way.budgets);
-    let budgets = budgets.map(|budget| (&budget.name, &budget.limits));
+    let budgets = budgets.map(|budget| (&budget.name, Cow::Borrowed(&budget.limits)));
     policies.chain(own).chain(budgets)
 }
 
@@ -481,7 +483,7 @@ pub(crate) fn unknown_policy(sidecar: &Sidecar, name: &str) -> Fault {
         format!("no policy is called {name:?}{near}")
     };
     Fault::new("not_found", message).hinting(
-        "name a [[policy]] of the file, an [[egress]] with limits of its own, or an [[egress.budget]]; a key goes without --policy",
+        "name a [[policy]] of the file, an [[egress]] whose limits are its own, or an [[egress.budget]]; a key goes without --policy",
     )
 }
 
