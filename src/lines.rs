@@ -7,7 +7,7 @@
 //! Jobs of the same key ask for the same starts, and a call asks sooner than a FETCH. So who had the last start lets the
 //! other ask first, for 2 ms, while both want one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -410,6 +410,15 @@ impl CallLines {
         let lanes = lines.flat_map(|line| line.lanes.values());
         let refused = lanes.filter(|lane| lane.refused.as_ref().is_some_and(|(by, _)| by == key));
         in_line + refused.map(|lane| lane.calls.len()).sum::<usize>()
+    }
+
+    /// The other keys that refused calls which wait for the turns of this one.
+    pub(crate) fn refusing(&self, key: &Key) -> BTreeSet<Key> {
+        let standings = self.0.lock();
+        let line = standings.by_key.get(key).into_iter();
+        let lanes = line.flat_map(|line| line.lanes.values());
+        let by = lanes.filter_map(|lane| Some(lane.refused.as_ref()?.0.clone()));
+        by.collect()
     }
 
     /// Whose calls wait for the turns of a key, what the first of each adds to what it was served, and how many they are.

@@ -173,13 +173,15 @@ impl WayOut {
         let written = self.limits_of(of, id);
         named::renamed(&self.sidecar, &written);
         let limited = in_force::limits_now(&self.sidecar, "", &written).into_owned();
-        let is_dear = |one: &&Limited| {
-            let is_of_budget = one.cost.rule.is_some();
+        let dear = limited.iter().find_map(|one| {
             let mut rates = one.limits.rates.iter();
-            is_of_budget && rates.any(|rate| rate.limit < one.cost.pays)
-        };
-        let dear = limited.iter().find(is_dear);
-        dear.map_or_else(|| Ok(Arc::clone(&limited)), |one| Err(self.too_dear(one)))
+            let rate = rates.find(|rate| rate.limit < one.cost.pays)?;
+            one.cost.rule.is_some().then_some((one, rate.limit.get()))
+        });
+        match dear {
+            Some((one, limit)) => Err(self.too_dear(of, one, limit)),
+            None => Ok(limited),
+        }
     }
 
     /// What the file says of a key and this call: a policy in shadow may be for some of them.
@@ -259,12 +261,23 @@ impl WayOut {
     }
 
     /// The call costs more than all of this budget.
-    fn too_dear(&self, one: &Limited) -> Fault {
+    fn too_dear(&self, of: &CallAsk, one: &Limited, limit: u32) -> Fault {
+        let why = Refusal {
+            strategy: Strategy::Rate,
+            limit,
+            current: 0,
+            at: None,
+            slot: false,
+        };
+        let metrics = &self.sidecar.metrics;
+        metrics.refused(StartKind::Call, one, &why, &one.policy, OnLimit::Wait);
+        tell::call_refused(&self.sidecar, &self.name, &of.key);
         let message = format!(
             "this call costs more than the whole limit of key {}",
             one.key
         );
         let fault = Fault::new("budget_spent", message)
+            .hinting("ask for less, or have the limit of the key raised")
             .with_header(SHOULD_RETRY, "false")
             .with_header(STRIPE_SHOULD_RETRY, "false");
         let fault = fault.with("policy", &*one.policy);

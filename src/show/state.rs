@@ -442,8 +442,8 @@ impl Shared {
             let own = answers
                 .iter()
                 .filter(|(egress, .., lately)| *egress == way.name && *lately > 0);
-            let mut rows = keys.rows.iter();
-            let row = rows.find(|row| *row.name == *way.key.as_str());
+            let is_of = |row: &&KeyRow| Key::new(&row.name).is_ok_and(|key| way.key.may_give(&key));
+            let mut rows = keys.rows.iter().filter(is_of);
             WayRow {
                 name: Arc::clone(&way.name),
                 listen: way.listen.to_string(),
@@ -457,7 +457,7 @@ impl Shared {
                     .map(|(_, code, _, lately)| (code.clone(), *lately))
                     .collect(),
                 key: way.key.as_str().to_owned(),
-                cause: row.and_then(|row| row.cause.clone()),
+                cause: rows.find_map(|row| row.cause.clone()),
             }
         })
         .collect()
@@ -518,7 +518,10 @@ impl Shared {
                 .as_ref()
                 .and_then(|_| sidecar.metrics.activity().hour(&of.0));
             let one = Applied::of(sidecar, view, ("", &rows)).await;
-            let cause = cause_of(sidecar, &one, &facts);
+            let mut cause = cause_of(sidecar, &one, &facts);
+            if cause.is_none() && of.0.0 == Space::Job {
+                cause = why::cause_beside(sidecar, &of.0.1, &facts).await;
+            }
             let cause = stop.or(cause.as_ref()).map(CausePart::from);
             part.rows
                 .extend(key_row(sidecar, of, one.view, hour, cause));

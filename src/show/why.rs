@@ -55,7 +55,7 @@ use question::Question;
 use crate::desk::causes;
 pub(crate) use crate::desk::causes::Cause;
 pub use crate::desk::causes::{CAUSES, CauseKind};
-pub(crate) use applied::Applied;
+pub(crate) use applied::{Applied, cause_beside};
 pub(super) use find::of_all_queues;
 pub(crate) use find::{of_queue, out_of_reach};
 pub(super) use hung::Hung;
@@ -216,7 +216,10 @@ impl Asker<'_> {
             Space::Policy => limits::unknown_policy(self.sidecar(), key.as_str()),
             _ => self.known.lacks(&key),
         })?;
-        let applied = [Applied::of(self.sidecar(), view, ("", &self.known.rows)).await];
+        let mut applied = vec![Applied::of(self.sidecar(), view, ("", &self.known.rows)).await];
+        if space == Space::Job {
+            applied.extend(applied::beside(self.sidecar(), &key, &self.known).await?);
+        }
         Ok(self
             .explain(AskedAbout {
                 queue: None,

@@ -491,6 +491,10 @@ async fn money_is_of_its_key_and_is_set_as_an_amount() {
     assert_eq!(dear.status, 429, "it costs more than there is");
     assert_eq!(dear.headers["ojs-throttle-limited"], "month:a");
     assert_eq!(dear.json()["error"]["details"]["asks"], "0.01 USD");
+    let metrics = world.pair.sidecar.admin().get("/metrics").await.text();
+    let refused =
+        "ojs_throttle_decisions_total{policy=\"month\",kind=\"call\",verdict=\"limited\"} 2\n";
+    assert!(metrics.contains(refused), "{metrics}");
     // A model without a price may cost anything.
     assert_eq!(
         ask(&world.caller, CHAT, &json!({"model": "other"}))

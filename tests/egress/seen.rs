@@ -57,3 +57,39 @@ async fn why_foretells_by_what_calls_took() {
     assert!((1_900..2_100).contains(&took), "{took} ms");
     assert_eq!(out.await.unwrap(), 200);
 }
+
+/// Calls of one key may wait for another, which a budget has: who asks about theirs is told of that.
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_is_spent_is_told_under_the_key_of_its_calls() {
+    for key in ["each:{path.0}", "vendor"] {
+        let entry = format!(
+            "key = '{key}'\nthrottle = {{ limit = 900, period = '1s' }}\nmax_wait = '1m'\n\
+             [[egress.budget]]\nname = 'all'\nrate = {{ limit = 3, period = '40s' }}"
+        );
+        let world = World::start("", &entry, |_| Answer::ok()).await;
+        assert_eq!(world.statuses("/x", 3).await, [200; 3]);
+        let admin = world.pair.sidecar.admin();
+        let name = key.replace("{path.0}", "x");
+        let looks = async |spent: bool| {
+            let why = admin.get(&format!("/throttle/v1/why?key={name}")).await;
+            assert_eq!(why.json()["limited_at"] == "all", spent, "{}", why.text());
+            let state = admin.get("/throttle/v1/state").await.json();
+            let rows = state["keys"]["rows"].as_array().unwrap();
+            let row = rows.iter().find(|row| row["name"] == *name).unwrap();
+            for cause in [&row["cause"], &state["ways"][0]["cause"]] {
+                let said = cause["why"]
+                    .as_str()
+                    .is_some_and(|why| why.contains("\"all\""));
+                assert_eq!(said, spent, "{key}: {state}");
+            }
+        };
+        let caller = world.caller.clone();
+        let waits = tokio::spawn(async move { caller.get("/x").await.status });
+        sleep(Duration::from_secs(2)).await;
+        looks(true).await;
+        assert_eq!(waits.await.unwrap(), 200);
+        sleep(Duration::from_secs(60)).await;
+        looks(false).await;
+        world.pair.stop().await;
+    }
+}

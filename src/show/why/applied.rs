@@ -5,8 +5,9 @@ use super::hung::Hung;
 use crate::desk::Sidecar;
 use crate::desk::causes::Cause;
 use crate::inquiry::shape::LimitView;
-use crate::limit::Refusal;
-use crate::store::Row;
+use crate::limit::{Key, Refusal, Space};
+use crate::show::limits::{self, KeyFacts};
+use crate::store::{Row, StoreError};
 
 /// One limit that applies, with its numbers of now.
 pub(crate) struct Applied {
@@ -37,4 +38,36 @@ impl Applied {
             hung,
         }
     }
+}
+
+/// The limits of other keys that the calls of a key wait for, and of budgets to which all of them pay.
+pub(crate) async fn beside(
+    sidecar: &Sidecar,
+    key: &Key,
+    facts: &KeyFacts,
+) -> Result<Vec<Applied>, StoreError> {
+    let ways = facts.now.live.settings.egress.iter();
+    let own = ways.filter(|way| way.key.may_give(key));
+    let budgets = own.flat_map(|way| &way.budgets);
+    let of_all = budgets.filter(|budget| budget.only.is_empty());
+    let mut all = sidecar.calling.lines.refusing(key);
+    all.extend(of_all.filter_map(|budget| budget.key.constant().cloned()));
+    let all: Vec<_> = all.iter().map(|key| (Space::Job, key)).collect();
+    let mut applied = Vec::new();
+    if !all.is_empty() {
+        for view in limits::views(sidecar, &all, facts)
+            .await?
+            .into_iter()
+            .flatten()
+        {
+            applied.push(Applied::of(sidecar, view, ("", &facts.rows)).await);
+        }
+    }
+    Ok(applied)
+}
+
+/// What keeps the calls of a key from starting beside its own limits.
+pub(crate) async fn cause_beside(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Option<Cause> {
+    let beside = beside(sidecar, key, facts).await.unwrap_or_default();
+    beside.into_iter().find_map(|one| one.cause)
 }
