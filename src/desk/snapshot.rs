@@ -107,6 +107,11 @@ impl QueueNow {
         self.held as u64 + self.available.unwrap_or(0) + self.in_subqueues.available
     }
 
+    /// Whether it is known how many those are.
+    pub(crate) fn tells_all(&self) -> bool {
+        self.available.is_some() && self.untold == 0
+    }
+
     /// Whether it is worth a row: it has limits or a bound, is paused, or has jobs that wait.
     pub(crate) fn is_shown(&self) -> bool {
         let has_jobs = self.held > 0 || self.available > Some(0);
@@ -190,6 +195,30 @@ impl Snapshot {
             waiting += self.queue(queue).in_backend().unwrap_or(*jobs).min(*jobs);
         }
         waiting
+    }
+
+    /// Whether no other job waits for a key than those that are counted: each queue of those is the key's as a whole, or
+    /// the backend has no other job of it.
+    pub(crate) fn counts_all_of(&self, key: &Key) -> bool {
+        let covered: BTreeSet<&str> = self.live.policies.covered(key).collect();
+        let pending = self.pending.get(key);
+        let queues: BTreeSet<&str> = self.held_in(key).map(|queue| &**queue).collect();
+        let known = pending.into_iter().flatten().map(|(queue, _)| &**queue);
+        let mut queues = queues
+            .into_iter()
+            .chain(known)
+            .chain(covered.iter().copied());
+        queues.all(|queue| {
+            let (here, known) = (self.queue(queue), pending.and_then(|of| of.get(queue)));
+            let is_own = || here.in_backend() == Some(*known.unwrap_or(&0));
+            here.tells_all() && (covered.contains(queue) || is_own())
+        })
+    }
+
+    /// The queues of the held jobs that a key limits.
+    pub(crate) fn held_in(&self, key: &Key) -> impl Iterator<Item = &Arc<str>> {
+        let held = self.held.limited_by(Space::Job, key);
+        held.map(|group| &group.queue)
     }
 
     /// The queues of the backend in which jobs may wait for a key.

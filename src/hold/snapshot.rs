@@ -7,9 +7,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::held::Offer;
+use super::lane::Lane;
 use super::locked::Hold;
 use super::places::{Amount, Filled};
 use super::queue::{Group, Queue};
+use super::state::HoldState;
 use ojs_limit::{Cost, Key, Limited, PolicyAndKey, Share, Space, Timestamp};
 use ojs_policy::subqueue::Subqueue;
 
@@ -49,6 +52,8 @@ pub struct HeldLane {
 /// Waiting jobs of a lane that are limited alike.
 #[derive(Debug)]
 pub struct HeldGroup {
+    /// Their queue.
+    pub queue: Arc<str>,
     /// The credentials that claimed them.
     pub scope: u64,
     /// The subqueue that they came from, if they came from one.
@@ -105,14 +110,16 @@ impl Hold {
                     let groups = some.iter().filter_map(|id| queue.groups.get(*id));
                     let groups = groups.filter(|group| group.has_jobs());
                     let with_heads = queue.heads > 0;
-                    let groups =
-                        groups.map(|group| HeldGroup::of(lane.scope, group, with_heads, now));
+                    let groups = groups.map(|group| HeldGroup::of(&lane, group, with_heads, now));
                     held.groups.extend(groups);
                 }
                 held.find_by_key(next);
                 // Others of this thread have their turn too.
                 tokio::task::yield_now().await;
             }
+            let next = held.groups.len();
+            held.groups.extend(offered(&self.state(), &lane));
+            held.find_by_key(next);
             let to = held.groups.len();
             let mut of_queue = held.lanes.get_mut(&lane.queue).into_iter().flatten();
             if let Some(of_lane) = of_queue.find(|one| one.scope == lane.scope) {
@@ -151,10 +158,11 @@ impl HeldLane {
 }
 
 impl HeldGroup {
-    fn of(scope: u64, group: &Group, with_heads: bool, now: Timestamp) -> HeldGroup {
+    fn of(lane: &Lane, group: &Group, with_heads: bool, now: Timestamp) -> HeldGroup {
         let mut jobs = group.jobs.iter();
         HeldGroup {
-            scope,
+            queue: Arc::clone(&lane.queue),
+            scope: lane.scope,
             limits: Arc::clone(&group.limits),
             jobs: group.jobs.len(),
             subqueue: (group.jobs.front().filter(|_| with_heads)).and_then(|held| held.subqueue),
@@ -168,6 +176,31 @@ impl HeldGroup {
     pub fn shut_by(&self) -> Option<&PolicyAndKey> {
         self.refused_by.as_ref().filter(|_| !self.may_start)
     }
+}
+
+/// The jobs of a lane that are offered to siblings, in groups that are limited alike. They wait here until one has them.
+fn offered(state: &HoldState, lane: &Lane) -> Vec<HeldGroup> {
+    let mut groups = Vec::<HeldGroup>::new();
+    for Offer { held, .. } in state.offers_of(lane) {
+        let limits = &held.claimed.limited;
+        let are_heads = held.subqueue.is_some();
+        let is_same =
+            |group: &&mut HeldGroup| group.limits == *limits && group.subqueue == held.subqueue;
+        match groups.iter_mut().find(is_same) {
+            Some(group) => group.jobs += 1,
+            None => groups.push(HeldGroup {
+                queue: Arc::clone(&lane.queue),
+                scope: lane.scope,
+                subqueue: held.subqueue,
+                limits: Arc::clone(limits),
+                jobs: 1,
+                are_heads,
+                refused_by: None,
+                may_start: false,
+            }),
+        }
+    }
+    groups
 }
 
 impl HeldNow {

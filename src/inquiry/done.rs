@@ -4,7 +4,7 @@ use std::iter;
 use std::time::Duration;
 
 use crate::duration;
-use crate::limit::{KeyState, Limits, Timestamp};
+use crate::limit::{KeyState, Limits, Measure, Timestamp};
 
 /// So many starts are played through; each stands for some jobs where more wait.
 const PLAYED: u64 = 256;
@@ -24,7 +24,7 @@ pub(crate) struct Done {
 
 impl Done {
     /// What is known of `waiting` jobs that pay 1 each, before which nobody else starts, where this limit is what they wait
-    /// for. `None`: a pause decides, or slots of which it is not known how long they are taken.
+    /// for. `None`: a pause decides, how long jobs run shortens their spacing, or it is not known how long slots are taken.
     pub(crate) fn of(
         state: &KeyState,
         limits: &Limits,
@@ -32,6 +32,10 @@ impl Done {
         runs: &[Duration],
         now: Timestamp,
     ) -> Option<Done> {
+        let spacing = limits.throttle;
+        if spacing.is_some_and(|spacing| spacing.measure == Measure::Completion) {
+            return None;
+        }
         let by_time = by_time(state, limits, waiting, now)?;
         let spread = by_time.since(now) / 10;
         let done = Done {

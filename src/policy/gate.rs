@@ -10,7 +10,7 @@ use super::entry::{Accept, Policy, QueueLimits};
 use super::job_view::JobView;
 use super::matcher::{Pattern, Sample};
 use super::price::one_price;
-use ojs_limit::{Limited, OnLimit};
+use ojs_limit::{Key, Limited, OnLimit};
 
 /// What a queue's name alone says, before any job of it is known.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +21,8 @@ pub struct Gate {
     pub limited: Arc<[Limited]>,
     /// Whether limits other than those can apply to some job of the queue.
     pub keyed: bool,
+    /// The keys with `fair` of policies that cover the whole queue.
+    pub shared: Vec<Key>,
 }
 
 impl Gate {
@@ -112,7 +114,7 @@ fn gate_of<'a>(
     policies: impl Iterator<Item = &'a Policy>,
     limits: impl Iterator<Item = &'a QueueLimits>,
 ) -> Gate {
-    let (mut limited, mut keyed) = (Vec::new(), false);
+    let (mut limited, mut keyed, mut shared) = (Vec::new(), false, Vec::new());
     // None of those that are asked about it looks further than the queue's name.
     let job = JobView::of_queue(queue);
     for entry in limits.filter(|entry| entry.name.matches(queue)) {
@@ -123,9 +125,13 @@ fn gate_of<'a>(
         }
     }
     for policy in policies.filter(|policy| policy.matching.can_match_queue(queue)) {
-        match policy.covers_queues(accept) {
-            true => limited.extend(policy.limited(&job)),
-            false => keyed = true,
+        let covers = policy.covers_queues(accept);
+        match covers.then(|| policy.limited(&job)).flatten() {
+            Some(of_all) if policy.prices.fair.is_none() => limited.push(of_all),
+            of_all => {
+                keyed = true;
+                shared.extend(of_all.map(|one| one.key));
+            }
         }
     }
     one_price(&mut limited);
@@ -134,7 +140,11 @@ fn gate_of<'a>(
     } else {
         limited.into()
     };
-    Gate { limited, keyed }
+    Gate {
+        limited,
+        keyed,
+        shared,
+    }
 }
 
 impl Policy {
@@ -145,7 +155,6 @@ impl Policy {
             && self.on_limit == OnLimit::Wait
             // A job that may replace these numbers must be seen before it can be refused.
             && accept != Accept::Replace
-            && self.prices.fair.is_none()
     }
 }
 

@@ -401,7 +401,7 @@ impl PolicySet {
         let is = |one: &Limited| one.space == Space::Job && one.key == *key;
         let named = self.gates.named();
         named
-            .filter(move |(_, gate)| gate.limited.iter().any(is))
+            .filter(move |(_, gate)| gate.limited.iter().any(is) || gate.shared.contains(key))
             .map(|(queue, _)| queue)
     }
 }

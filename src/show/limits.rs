@@ -1,7 +1,7 @@
 //! Inspection: `GET /ojs/v1/rate-limits` and `…/{key}` (rate-limiting text, sections 10.1 and 10.3).
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,8 @@ impl KeyFacts {
         queue: Option<&str>,
         keys: impl Iterator<Item = &'a Key>,
     ) {
-        let of_keys = keys.flat_map(|key| self.now.queues_of(key));
+        let held = |key| self.now.held_in(key).cloned();
+        let of_keys = keys.flat_map(|key| self.now.queues_of(key).into_iter().chain(held(key)));
         let queues: Vec<_> = queue.map(Arc::from).into_iter().chain(of_keys).collect();
         if waiting::refresh(proxy, &queues, self.scope).await {
             self.now = Snapshot::of(&proxy.sidecar, Duration::ZERO).await;
@@ -288,34 +289,64 @@ pub(crate) async fn view(
     (state, now): (KeyState, Timestamp),
     facts: &KeyFacts,
 ) -> LimitView {
-    let waiting = facts.now.waiting_for(&limited.key);
-    let calls = sidecar.calling.of_key(&limited.key);
-    shown(sidecar, limited, state, now, waiting, calls, facts).await
+    let (here, key) = (&facts.now, &limited.key);
+    let mut waiting = WaitingNow {
+        jobs: here.waiting_for(key),
+        calls: sidecar.calling.of_key(key),
+        are_all: here.counts_all_of(key),
+    };
+    if here.siblings > 0 && waiting.all() > 0 {
+        // How many calls wait at siblings is not known, and of jobs it is known by queue.
+        waiting.are_all &= waiting.calls.1 == 0;
+        let covered: BTreeSet<&str> = here.live.policies.covered(key).collect();
+        let held: BTreeSet<&str> = here.held_in(key).map(|queue| &**queue).collect();
+        for queue in held.union(&covered) {
+            let elsewhere = siblings::held_by_siblings(sidecar, queue).await;
+            match covered.contains(queue) {
+                true => waiting.jobs += elsewhere as u64,
+                false => waiting.are_all &= elsewhere == 0,
+            }
+        }
+    }
+    shown(sidecar, limited, (state, now), waiting, facts).await
 }
 
-/// Limits as they are shown: so many jobs wait for them, and so many calls are out and wait.
+/// What waits for a limit.
+struct WaitingNow {
+    jobs: u64,
+    /// Calls that are out, and those that wait here.
+    calls: (usize, usize),
+    /// Whether no others wait.
+    are_all: bool,
+}
+
+impl WaitingNow {
+    fn all(&self) -> u64 {
+        self.jobs + self.calls.1 as u64
+    }
+}
+
+/// Limits as they are shown, and what waits for them.
 async fn shown(
     sidecar: &Sidecar,
     limited: Limited,
-    state: KeyState,
-    now: Timestamp,
-    waiting: u64,
-    calls: (usize, usize),
+    (state, now): (KeyState, Timestamp),
+    waiting: WaitingNow,
     facts: &KeyFacts,
 ) -> LimitView {
-    let all = waiting + calls.1 as u64;
+    let all = Some(waiting.all()).filter(|_| waiting.are_all);
     let place = (limited.space, limited.key.clone());
     LimitView {
-        done: done(sidecar, &limited, &state, all, now),
-        growth: sidecar.metrics.activity().waits(&place, all),
+        done: all.and_then(|all| done(sidecar, &limited, &state, all, now)),
+        growth: all.and_then(|all| sidecar.metrics.activity().waits(&place, all)),
         lost: free_slots(sidecar, &limited).await,
         name: limited.key.as_str().to_owned(),
         usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
         unit: shape::unit(&limited.cost),
         currency: None,
         state,
-        waiting,
-        calls,
+        waiting: waiting.jobs,
+        calls: waiting.calls,
         set: (sidecar.store.overrides()).get(limited.space, &limited.key, now),
         of_policies: set_for_policies(sidecar, &limited, facts),
         hint: None,
@@ -398,12 +429,16 @@ pub(crate) async fn queue_view(
         cost,
         ..policy::of_queue(queue, limits)
     };
-    let waiting =
-        facts.now.queue(queue).waiting() + siblings::held_by_siblings(sidecar, queue).await as u64;
+    let here = facts.now.queue(queue);
+    let waiting = WaitingNow {
+        jobs: here.waiting() + siblings::held_by_siblings(sidecar, queue).await as u64,
+        calls: (0, 0),
+        are_all: here.tells_all(),
+    };
     let mut view = LimitView {
         name: queue.to_owned(),
         hint: in_vain.then_some(shape::FILE_IS_STRICTER),
-        ..shown(sidecar, limited, state, now, waiting, (0, 0), facts).await
+        ..shown(sidecar, limited, (state, now), waiting, facts).await
     };
     view.limited.cost = Cost::ONE;
     Some(view)

@@ -282,6 +282,50 @@ async fn a_line_that_grows_is_told_from_one_that_ends() {
     assert_eq!(grew, json!(-6));
 }
 
+/// Of a backlog of several keys nobody knows whose jobs are in it: then no end is told, and no growth. Where it is one key's
+/// it is counted, also where its turns are shared; and once all is held it is known whose it is.
+#[tokio::test(start_paused = true)]
+async fn an_end_is_told_where_all_that_wait_are_known() {
+    let one = "rate = { limit = 1, period = '2s' }";
+    let config = format!(
+        "[[policy]]\nname = 'each'\nmatch = {{ queue = 'each' }}\nkey = 'each:{{meta.t}}'\n{one}\n\
+         [[policy]]\nname = 'fair'\nmatch = {{ queue = 'fair' }}\n{one}\nfair = {{ by = '{{meta.t}}' }}\n[hold]\nmax = 20\n"
+    );
+    let rig = Rig::with(&config).await;
+    for queue in ["each", "fair"] {
+        for _ in 0..60 {
+            let job =
+                json!({"type": "t", "args": [], "meta": {"t": "a"}, "options": {"queue": queue}});
+            rig.client.enqueue(job).await;
+        }
+    }
+    let (mut told, mut all) = (0, 0);
+    for _ in 0..110 {
+        for queue in ["each", "fair"] {
+            for job in rig.client.fetch(queue, 1).await {
+                rig.client.ack(id(&job)).await;
+            }
+        }
+        let fair = rig.inspect("fair").await;
+        assert!(
+            fair["waiting_growth"].as_i64().is_none_or(|more| more < 0),
+            "{fair}"
+        );
+        let each = rig.inspect("each:a").await;
+        let shown = state(&rig, "").await;
+        let rows = shown["queues"]["rows"].as_array().unwrap();
+        let queue = rows.iter().find(|row| row["queue"] == "each").unwrap();
+        let known = each["waiting_count"] == queue["waiting"];
+        all += u8::from(known);
+        if each["waiting_done"].is_object() {
+            told += 1;
+            assert!(known, "{each} {queue}");
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(told > 5 && all < 70, "{told} {all}");
+}
+
 /// A group whose share is larger than what it has is done sooner than the others, and the last one with the key.
 #[tokio::test(start_paused = true)]
 async fn each_group_is_told_when_its_last_starts() {

@@ -138,10 +138,10 @@ impl Recent {
         }
     }
 
-    /// Somebody sees so many wait. How many more that are in a minute than were, by the looks of the last two minutes.
+    /// Somebody sees so many wait. How many more that are in a minute than were, by the looks of the last minute.
     fn waits(&mut self, step: u64, waiting: u64) -> Option<i64> {
         self.looks
-            .retain(|(then, _)| *then != step && step - then < RECENT as u64);
+            .retain(|(then, _)| *then != step && step - then <= MINUTE as u64);
         self.looks.push_back((step, waiting));
         let (first, before) = *self.looks.front()?;
         let steps = i64::try_from(step - first).ok()?;
@@ -272,7 +272,7 @@ impl Activity {
     }
 
     /// So many wait for a key, as somebody who looks sees. How many more that are in a minute than were, where that can
-    /// be told: others must have looked within the last two minutes.
+    /// be told: others must have looked within the last minute.
     pub fn waits(&self, key: &SpacedKey, waiting: u64) -> Option<i64> {
         let step = self.step();
         let mut book = self.book.lock();
@@ -501,10 +501,10 @@ mod tests {
         assert_eq!(activity.waits(&key, 120), None, "too soon");
         advance(Duration::from_secs(10)).await;
         assert_eq!(activity.waits(&key, 130), Some(60));
-        advance(Duration::from_secs(90)).await;
-        assert_eq!(activity.waits(&key, 40), Some(-48));
-        // Nobody has looked for two minutes.
-        advance(Duration::from_secs(130)).await;
+        advance(Duration::from_secs(60)).await;
+        assert_eq!(activity.waits(&key, 40), Some(-90));
+        // Nobody has looked for a minute.
+        advance(Duration::from_secs(70)).await;
         assert_eq!(activity.waits(&key, 0), None);
     }
 

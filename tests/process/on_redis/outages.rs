@@ -96,6 +96,10 @@ fn jobs_that_are_offered_outlive_a_store_that_is_emptied() {
             .count()
     };
     wait("they are offered", || rows() == 6);
+    // Until a sibling has them they wait here.
+    wait("they are counted", || {
+        a.metric("ojs_rate_limit_waiting{key=\"t\"}") == 5.0
+    });
     assert_eq!(cli(store.port, &["FLUSHALL"]), "OK");
     wait("they are offered again", || {
         assert_eq!(held(), 5.0, "{}", a.log());
