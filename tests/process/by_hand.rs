@@ -594,7 +594,7 @@ fn a_queue_is_shown_under_its_name() {
                 || (&row["name"], &row["state"]["queue"]) == (&json!(name), &json!(queue)))
                 .then_some(())
         });
-        let asked = ojs_throttle::wire::ojs::encoded(&name).into_owned();
+        let asked = ojs_throttle::wire::ojs::encoded(&name);
         let state = until("it is found by its key", || {
             let state = get(
                 desk.sidecar.admin,
