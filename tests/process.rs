@@ -22,6 +22,7 @@ mod https;
 pub mod incidents;
 mod inside;
 mod ledger;
+mod left;
 mod life;
 mod lifecycle;
 mod listeners;

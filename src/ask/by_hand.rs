@@ -102,6 +102,8 @@ impl<'a> KeyToSet<'a> {
     /// Makes changes one by one; what is printed then. `opposite` undoes the command where nothing stood before.
     async fn change(&self, changes: &[SetByHand], opposite: &str) -> Result<String, AskError> {
         let (mut said, mut answers) = (String::new(), String::new());
+        // Where the file has lost the policy, nothing can be set for it again.
+        let mut is_gone = false;
         for (what, body) in changes {
             let method = body.as_ref().map_or(Method::DELETE, |_| Method::PUT);
             let path = path(self.of, what);
@@ -109,6 +111,7 @@ impl<'a> KeyToSet<'a> {
             let now = body.as_ref().map_or("taken away".into(), Value::to_string);
             said += &format!("{what} of {}: {now}\n", self.of.name());
             let state: Value = serde_json::from_str(&answer).unwrap_or_default();
+            is_gone |= self.of.policy.is_some() && state["unit"].is_null();
             if let Some(hint) = state["hint"].as_str() {
                 said += &format!("note: {hint}\n");
             }
@@ -116,6 +119,9 @@ impl<'a> KeyToSet<'a> {
         }
         Ok(match self.of.json {
             true => answers,
+            false if is_gone => {
+                format!("{said}undo: nothing brings it back: nothing in the file has this name\n")
+            }
             false => format!("{said}undo: {}\n", self.undo(changes, opposite)),
         })
     }

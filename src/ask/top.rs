@@ -15,9 +15,9 @@ use crate::wire::ojs;
 /// Makes a terminal empty.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 const NAMES: &str = "\
-LIMIT                    BY              SLOTS      WINDOW WAITING STARTS REFUSED     NEXT     DONE";
+LIMIT                    BY              SLOTS      WINDOW WAITING STARTS REFUSED           NEXT           DONE";
 const QUEUES: &str = "\
-QUEUE                        BY                            DEPTH WAITING    HELD  REFUSED     DONE";
+QUEUE                        BY                            DEPTH WAITING    HELD  REFUSED           DONE";
 const WAYS: &str = "\
 WAY OUT                  BY               OUT WAITING  ANSWERS IN THE LAST MINUTE";
 
@@ -104,12 +104,13 @@ fn table(state: &Value, args: &Top) -> String {
         Sort::Starts => rows.sort_by_key(|row| most(&row["minute"]["starts"])),
         Sort::Name => rows.sort_by_key(|row| text(row, "name")),
     }
+    let today = text(state, "at");
     let mut lines = vec![about];
     lines.extend(list(state, "causes").iter().flat_map(cause_lines));
     lines.extend(list(state, "shadow").iter().map(shadow_line));
     lines.push(NAMES.to_owned());
     for row in rows {
-        lines.push(row_line(row));
+        lines.push(row_line(row, today));
         // Who looks for them needs their workers' names.
         if row["cause"]["name"] == "may hang" {
             lines.extend(cause_lines(&row["cause"]));
@@ -117,6 +118,8 @@ fn table(state: &Value, args: &Top) -> String {
         lines.extend(calls_line(&row["state"]["calls"]));
         lines.extend(growth_line(&row["state"]));
         lines.extend(set_by_hand(&row["state"]));
+        let hint = row["state"]["hint"].as_str();
+        lines.extend(hint.map(|hint| format!("  note: {hint}")));
     }
     lines.extend(way_lines(state));
     lines.extend(queue_lines(state, &args.filter.to_lowercase()));
@@ -150,7 +153,7 @@ fn queue_lines(state: &Value, filter: &str) -> Vec<String> {
         .into_iter()
         .collect();
     for row in queues {
-        lines.push(queue_line(row));
+        lines.push(queue_line(row, text(state, "at")));
         lines.extend(cause_lines(&row["cause"]));
     }
     lines
@@ -212,22 +215,23 @@ fn shadow_line(row: &Value) -> String {
 }
 
 /// What stands of one limit under [`NAMES`].
-fn row_line(row: &Value) -> String {
+fn row_line(row: &Value, today: &str) -> String {
     let (state, minute, cause) = (&row["state"], &row["minute"], &row["cause"]);
     let of = |limit: &Value, used: &str| match limit.is_null() {
         true => String::new(),
         // The currency stands behind the limit alone.
         false => {
-            let used = plain(&limit[used]);
-            let used = used.split(' ').next().unwrap_or_default();
-            format!("{used}/{}", plain(&limit["limit"]))
+            let most = plain(&limit["limit"]);
+            let used = (!limit[used].is_null()).then(|| plain(&limit[used]));
+            let used = used.as_ref().and_then(|used| used.split(' ').next());
+            used.map_or_else(|| most.clone(), |used| format!("{used}/{most}"))
         }
     };
     let (slots, window) = (&state["concurrency"], &state["rate"]);
-    let next = time_of_day(text(cause, "next_start"));
-    let done = time_of_day(text(&state["waiting_done"], "at"));
+    let next = moment(text(cause, "next_start"), today);
+    let done = moment(text(&state["waiting_done"], "at"), today);
     format!(
-        "{:<24} {:<11} {:>9} {:>11} {:>7} {:>6} {:>7} {next:>8} {done:>8}",
+        "{:<24} {:<11} {:>9} {:>11} {:>7} {:>6} {:>7} {next:>14} {done:>14}",
         text(row, "name"),
         text(cause, "name"),
         of(slots, "active"),
@@ -239,20 +243,20 @@ fn row_line(row: &Value) -> String {
 }
 
 /// What stands of one queue under [`QUEUES`].
-fn queue_line(row: &Value) -> String {
+fn queue_line(row: &Value, today: &str) -> String {
     let depth = match (&row["depth"], &row["max_depth"]) {
         (Value::Null, _) => String::new(),
         (depth, Value::Null) => depth.to_string(),
         (depth, most) => format!("{depth}/{most}"),
     };
     format!(
-        "{:<28} {:<18} {depth:>16} {:>7} {:>7} {:>8} {:>8}",
+        "{:<28} {:<18} {depth:>16} {:>7} {:>7} {:>8} {:>14}",
         text(row, "queue"),
         text(&row["cause"], "name"),
         row["waiting"].to_string(),
         row["held"].to_string(),
         row["refused"].to_string(),
-        time_of_day(text(row, "waiting_done")),
+        moment(text(row, "waiting_done"), today),
     )
 }
 
@@ -271,9 +275,16 @@ fn way_line(way: &Value) -> String {
     )
 }
 
-/// The time of day of a time, which is enough.
-fn time_of_day(time: &str) -> &str {
-    time.split(['T', '.']).nth(1).unwrap_or_default()
+/// A time of day. Where `today` is another day, that stands before it; of another year it stands alone.
+fn moment(time: &str, today: &str) -> String {
+    let (day, rest) = time.split_once('T').unwrap_or_default();
+    let of_day = rest.split('.').next().unwrap_or_default();
+    let year = today.split('-').next().unwrap_or_default();
+    match day.strip_prefix(year).and_then(|day| day.strip_prefix('-')) {
+        _ if today.starts_with(day) => of_day.to_owned(),
+        Some(in_year) => format!("{in_year} {of_day}"),
+        None => day.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -283,5 +294,18 @@ mod tests {
     #[test]
     fn a_name_steers_no_terminal() {
         assert_eq!(fit("_queue:a\x1b[2J\rb", 12), "_queue:a?[2J\n");
+    }
+
+    #[test]
+    fn another_day_is_shown() {
+        let today = "2026-11-29T07:30:41.123Z";
+        for (time, shown) in [
+            ("2026-11-29T18:18:41.500Z", "18:18:41"),
+            ("2026-12-01T09:31:00.000Z", "12-01 09:31:00"),
+            ("2027-01-01T00:00:00.000Z", "2027-01-01"),
+            ("", ""),
+        ] {
+            assert_eq!(moment(time, today), shown);
+        }
     }
 }

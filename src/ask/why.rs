@@ -122,34 +122,27 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
     } else {
         "queue"
     };
-    let binds = match state["limited_by"].as_str() {
-        Some(strategy) => format!("limited by {strategy}"),
-        None => "has room".to_owned(),
-    };
     let (name, policy) = (text(state, kind), text(limit, "policy"));
-    let _ = writeln!(out, "\n{kind} {name} (policy {policy}): {binds}");
-    let slots = &state["concurrency"];
-    if slots.is_object() {
-        let (active, most) = (&slots["active"], &slots["limit"]);
-        let _ = writeln!(out, "  slots      {active} of {most}");
-    }
-    let others = (2..=crate::limit::MOST_WINDOWS).map(|nth| format!("rate_{nth}"));
-    for name in std::iter::once("rate".to_owned()).chain(others) {
-        let window = &state[name];
-        if window.is_object() {
-            let (count, most) = (plain(&window["current_count"]), plain(&window["limit"]));
-            let (unit, period) = (text(state, "unit"), text(window, "period"));
-            let _ = writeln!(out, "  {unit:11}{count} of {most} in {period}");
-        }
-    }
-    let throttle = &state["throttle"];
-    if throttle.is_object() {
-        let (most, period) = (&throttle["limit"], text(throttle, "period"));
-        let next = text(throttle, "next_allowed_at");
-        let _ = writeln!(out, "  spacing    {most} in {period}, next at {next}");
-    }
+    let of_policy = name.starts_with("_policy:");
+    let of = match policy {
+        "" => String::new(),
+        _ => format!(" (policy {policy})"),
+    };
+    // What a store that is lost lets start is said by the cause alone.
+    let strategy = state["limited_by"].as_str();
+    let strategy = strategy.filter(|_| state["store"] != "lost");
+    let _ = match (strategy, limit["cause"]["name"].as_str()) {
+        _ if of_policy => writeln!(out, "\npolicy {policy}: each of its keys has these limits"),
+        (Some(strategy), _) => writeln!(out, "\n{kind} {name}{of}: limited by {strategy}"),
+        (None, Some(cause)) => writeln!(out, "\n{kind} {name}{of}: held back ({cause})"),
+        (None, None) => writeln!(out, "\n{kind} {name}{of}: has room"),
+    };
+    limits_text(state, out);
     if let Some(until) = state["shut_until"].as_str() {
         let _ = writeln!(out, "  shut until {until}");
+    }
+    if let Some(hint) = state["hint"].as_str() {
+        let _ = writeln!(out, "  note       {hint}");
     }
     waiting_text(state, held, out);
     if let Some(calls) = state["calls"].as_object() {
@@ -160,28 +153,63 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
         );
     }
     turns_text(limit, out);
-    slots_text(limit, out);
+    slots_text(limit, of_policy, out);
 }
 
-/// The jobs and calls that have its slots.
-fn slots_text(limit: &Value, out: &mut String) {
+/// The numbers of a limit, and what is used of each, if that is said.
+fn limits_text(state: &Value, out: &mut String) {
+    let used = |of: &Value, name: &str| match &of[name] {
+        Value::Null => String::new(),
+        used => format!("{} of ", plain(used)),
+    };
+    let slots = &state["concurrency"];
+    if slots.is_object() {
+        let (active, most) = (used(slots, "active"), &slots["limit"]);
+        let _ = writeln!(out, "  slots      {active}{most}");
+    }
+    let others = (2..=crate::limit::MOST_WINDOWS).map(|nth| format!("rate_{nth}"));
+    for name in std::iter::once("rate".to_owned()).chain(others) {
+        let window = &state[name];
+        if window.is_object() {
+            let (count, most) = (used(window, "current_count"), plain(&window["limit"]));
+            let (unit, period) = (text(state, "unit"), text(window, "period"));
+            let _ = writeln!(out, "  {unit:11}{count}{most} in {period}");
+        }
+    }
+    let throttle = &state["throttle"];
+    if throttle.is_object() {
+        let (most, period) = (&throttle["limit"], text(throttle, "period"));
+        let next = throttle["next_allowed_at"].as_str();
+        let next = next.map_or_else(String::new, |next| format!(", next at {next}"));
+        let _ = writeln!(out, "  spacing    {most} in {period}{next}");
+    }
+}
+
+/// The jobs and calls that have its slots; of a policy with the key of each.
+fn slots_text(limit: &Value, of_policy: bool, out: &mut String) {
     for slot in list(limit, "slots") {
         let (job, worker) = (
             text(slot, "job"),
             slot["worker"].as_str().unwrap_or("unnamed"),
         );
-        let since = slot["since"]
-            .as_str()
-            .unwrap_or("before this sidecar started");
+        let since = slot["since"].as_str();
+        let since = since.unwrap_or("a time that is not known here");
         let through = match slot["by_sibling"].as_bool() {
             Some(true) => ", through another sidecar",
             _ => "",
         };
+        let of = match of_policy {
+            true => format!("key {}: ", text(slot, "key")),
+            false => String::new(),
+        };
         let _ = match slot["egress"].as_str() {
-            Some(egress) => writeln!(out, "  call       {job} by {egress} since {since}{through}"),
+            Some(egress) => writeln!(
+                out,
+                "  call       {of}{job} by {egress} since {since}{through}"
+            ),
             None => writeln!(
                 out,
-                "  job        {job} at worker {worker} since {since}{through}"
+                "  job        {of}{job} at worker {worker} since {since}{through}"
             ),
         };
     }
@@ -228,7 +256,28 @@ pub(super) fn plain(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn what_the_cause_says_the_heading_says() {
+        let of = |cause: Value, state: Value| {
+            let slots = json!([{"job": "j", "worker": "w", "since": null}]);
+            let limit = json!({"policy": "p", "cause": cause, "state": state, "slots": slots});
+            why_text(&json!({"limits": [limit]}))
+        };
+        let lost = json!({"key": "k", "limited_by": null, "store": "lost"});
+        let said = of(json!({"name": "store share"}), lost);
+        assert!(
+            said.contains("\nkey k (policy p): held back (store share)\n"),
+            "{said}"
+        );
+        assert!(said.contains("  job        j at worker w since a time that is not known here\n"));
+        let open = json!({"key": "k", "limited_by": "concurrency", "store": "lost"});
+        let said = of(Value::Null, open);
+        assert!(said.contains("\nkey k (policy p): has room\n"), "{said}");
+    }
 
     #[test]
     fn questions_are_encoded() {

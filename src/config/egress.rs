@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::budget::{Budget, budgets};
@@ -90,12 +90,11 @@ impl EgressSettings {
 
     /// The limits by its own name: those that it has itself, or none where no policy limits its calls either. `None`: they
     /// have those of policies.
-    pub fn own_limits(&self) -> Option<Limits> {
+    pub fn own_limits(&self) -> Option<&Limits> {
+        static NONE: LazyLock<Limits> = LazyLock::new(Limits::default);
         let mut own = self.limits.iter().filter(|(name, ..)| *name == self.name);
-        match own.next() {
-            Some((_, limits, _)) => Some(limits.clone()),
-            None => self.limits.is_empty().then(Limits::default),
-        }
+        let own = own.next().map(|(_, limits, _)| limits);
+        own.or_else(|| self.limits.is_empty().then(|| &*NONE))
     }
 
     /// Where its calls may go, for people: its upstream, or the hosts that it lists.

@@ -25,6 +25,7 @@ use crate::limit::{Key, Space};
 use crate::policy::Currency;
 use crate::policy::{self, FieldError, Pattern};
 use crate::show::limits::{self, KeyFacts};
+use crate::show::policies;
 use crate::store::{Change, LedgerExt, MAX_OVERRIDES, Override};
 use crate::wire::ojs::DEPTH;
 
@@ -144,7 +145,7 @@ pub(super) async fn of_policy(
     policy: &str,
 ) -> Result<String, Fault> {
     let sidecar = &proxy.sidecar;
-    let unknown = || limits::unknown_policy(sidecar, policy);
+    let unknown = || policies::unknown_policy(sidecar, policy);
     let name = Key::new(policy).map_err(|_| unknown())?;
     let now = Snapshot::of(sidecar, SHARED).await;
     let facts = KeyFacts::here(sidecar, now);
@@ -154,7 +155,7 @@ pub(super) async fn of_policy(
     }
     let set = wanted(sidecar, parts, body, Space::Policy, &name)?;
     if set.is_some() {
-        limits::may_bind_policy(sidecar, policy)?;
+        policies::may_bind_policy(sidecar, policy)?;
     }
     put(sidecar, Space::Policy, &name, set).await?;
     let view = limits::policy_view(sidecar, &name, &facts);

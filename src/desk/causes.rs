@@ -49,6 +49,13 @@ causes! {
     /// `ojs_throttle_paused_keys` counts keys, queues and policies that were paused over HTTP.
     PAUSED "paused": "{what} is paused: its concurrency is 0{set}"
         => "`ojs-throttle resume {name}` ends the pause";
+    /// The policy, `[[egress]]` or budget left the file. What was set by hand for all of its keys is kept until it ends
+    /// or somebody takes it away.
+    NOT_IN_FILE "not in file": "{what} limits nothing, because nothing in the file has this name{set}"
+        => "`ojs-throttle clear {name}` takes away what was set by hand";
+    /// So it is said of a policy, `[[egress]]` or budget as a whole. Its numbers hold for each of its keys alone.
+    EACH_KEY "each key": "{what} limits each of its keys alone: {full} of {keys} that are known here have no room{names}"
+        => "`ojs-throttle why --key KEY` says what keeps one of them";
     /// The file, or the job itself, allows no start.
     NO_SLOTS "no slots": "{what} has no slots: its limit says concurrency = 0" => "{raise}";
     /// The service said that it has had enough, in a nack or in its answer to a call. Or someone set the next start.
@@ -197,6 +204,8 @@ impl Cause {
             &NO_LIMIT,
             &OPEN,
             &OPEN_TO_CALLS,
+            &NOT_IN_FILE,
+            &EACH_KEY,
             &QUEUE_FULL,
             &OUT_OF_REACH,
             &CREDENTIALS,

@@ -126,8 +126,8 @@ pub(crate) struct Brought {
 pub(crate) struct KeyNumbers {
     /// Which policy named it first.
     pub(crate) policy: Arc<str>,
-    /// Those of the file's policies.
-    pub(crate) file: Limits,
+    /// All that limited the last job to which the file gave numbers under the key.
+    pub(crate) file: Arc<[Limited]>,
     /// Those that a job brought.
     pub(crate) brought: Limits,
     /// All that limited that job.
@@ -147,12 +147,13 @@ impl KeyNumbers {
         }
         self.all = Arc::clone(all);
         let is_brought = |one: &&Limited| *one.policy == *BROUGHT;
-        let numbers = |one: &'a Limited| &one.limits;
-        keep(
-            &mut self.file,
-            of_key.clone().filter(|one| !is_brought(one)).map(numbers),
-        );
-        keep(&mut self.brought, of_key.filter(is_brought).map(numbers));
+        let has_numbers = |one: &Limited| one.limits != Limits::default();
+        // Who joins a key without numbers changes none.
+        if (of_key.clone()).any(|one| !is_brought(&one) && has_numbers(one)) {
+            self.file = Arc::clone(all);
+        }
+        let brought = of_key.filter(is_brought).map(|one| &one.limits);
+        keep(&mut self.brought, brought);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Limits and their state as JSON: the shapes of the rate-limiting text (section 10), with what the
 //! OJS command line and admin UI read beside them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,6 +17,13 @@ use crate::store::{Override, Usage};
 /// Beside a key that only an override names.
 pub(crate) const ONLY_SET: &str = "no policy and no [[egress]] has this key as it stands, and this sidecar has seen no job and no call with it: no job \
     claimed, and none enqueued that brings it";
+
+/// Beside a key that nothing limits any more.
+pub(crate) const POLICY_LEFT: &str = "the [[policy]], [[egress]] or [[egress.budget]] that limited this key is not in the file any more, or has another key: \
+    nothing limits it but what is set for the key itself";
+
+/// Beside what is set for a key in vain.
+pub(crate) const POLICY_IS_STRICTER: &str = "what is set for all keys of its policy is stricter, and both count: `ojs-throttle limit --policy` sets that";
 
 /// Beside limits of a queue that the file's leave no say.
 pub(crate) const FILE_IS_STRICTER: &str = "the [[queue]] of the file is stricter than what is set here, and all must allow: \
@@ -52,7 +60,7 @@ pub(crate) struct LimitView {
     /// What was set over HTTP for its policies, by their names.
     pub(crate) of_policies: BTreeMap<Arc<str>, Arc<Override>>,
     /// Why what was set may not do what was meant.
-    pub(crate) hint: Option<&'static str>,
+    pub(crate) hint: Option<Cow<'static, str>>,
     /// Where the store is lost: how many jobs may have slots beside those that have. The usage is of this
     /// sidecar alone then.
     pub(crate) lost: Option<u32>,
@@ -67,7 +75,6 @@ impl LimitView {
     /// `period`, what was set as `override` and, for its policies, as `policy_overrides`, and a `hint` where that may be
     /// in vain.
     pub(crate) fn to_json(&self) -> String {
-        let active = self.usage.active;
         let (name, unit, currency) = (quote(&self.name), self.unit, self.currency.as_ref());
         let (what, name) = match self.limited.space {
             Space::Job => ("key", name),
@@ -82,12 +89,16 @@ impl LimitView {
         let refused = self.refused("", 1);
         let strategy = (refused.as_ref()).map(|refusal| quote(refusal.strategy.as_str()));
         let next = self.next_start(refused.as_ref());
+        let next = next.filter(|_| !self.is_of_policy());
         let next = next.map(|at| quote(&rfc3339(at)));
         for (name, value) in [("limited_by", strategy), ("next_start", next)] {
             text += &format!(r#","{name}":{}"#, value.as_deref().unwrap_or("null"));
         }
         let waiting = self.waiting;
-        text += &format!(r#","waiting_count":{waiting},"estimated":true,"active":{active}"#);
+        text += &format!(r#","waiting_count":{waiting},"estimated":true"#);
+        if !self.is_of_policy() {
+            text += &format!(r#","active":{}"#, self.usage.active);
+        }
         if let Some(available) = self.available() {
             text += &format!(r#","available":{available}"#);
         }
@@ -116,7 +127,7 @@ impl LimitView {
         if !of_policies.is_empty() {
             text += &format!(r#","policy_overrides":{{{}}}"#, of_policies.join(","));
         }
-        if let Some(hint) = self.hint {
+        if let Some(hint) = &self.hint {
             text += &format!(r#","hint":{}"#, quote(hint));
         }
         if self.lost.is_some() {
@@ -125,13 +136,23 @@ impl LimitView {
         text + "}"
     }
 
+    /// What it is called where keys, queues and policies stand side by side.
+    pub(crate) fn full_name(&self) -> String {
+        match self.limited.space {
+            Space::Queue => format!("_queue:{}", self.name),
+            space => space.name_of(&self.limited.key).into_owned(),
+        }
+    }
+
     /// Each limit with what is used of it.
     fn each_limit(&self) -> String {
         let (active, mut text) = (self.usage.active, String::new());
-        if let Some((limit, available)) = self.limited.limits.concurrency.zip(self.available()) {
-            text += &format!(
-                r#","concurrency":{{"limit":{limit},"active":{active},"available":{available}}}"#
-            );
+        if let Some(limit) = self.limited.limits.concurrency {
+            let used = self.available();
+            let used =
+                used.map(|available| format!(r#","active":{active},"available":{available}"#));
+            let used = used.unwrap_or_default();
+            text += &format!(r#","concurrency":{{"limit":{limit}{used}}}"#);
         }
         for (nth, rate) in self.limited.limits.rates.iter().enumerate() {
             // The text has one window a key; more are told beside it.
@@ -141,13 +162,19 @@ impl LimitView {
             };
         }
         if let Some(throttle) = self.limited.limits.throttle {
-            text += &format!(
-                r#","throttle":{{{},"next_allowed_at":"{}"}}"#,
-                throttle_members(&throttle),
-                rfc3339(self.usage.next_start.unwrap_or(self.now)),
-            );
+            let next = rfc3339(self.usage.next_start.unwrap_or(self.now));
+            let next = match self.is_of_policy() {
+                true => String::new(),
+                false => format!(r#","next_allowed_at":"{next}""#),
+            };
+            text += &format!(r#","throttle":{{{}{next}}}"#, throttle_members(&throttle));
         }
         text
+    }
+
+    /// Whether it stands for each key of a policy: then nothing is used of it as such.
+    fn is_of_policy(&self) -> bool {
+        self.limited.space == Space::Policy
     }
 
     /// When those that wait now will have started, as a sentence.
@@ -195,16 +222,20 @@ impl LimitView {
     fn window(&self, nth: usize, rate: &Rate) -> String {
         let counted = self.usage.windows.get(nth).copied();
         let (count, leaves) = counted.unwrap_or((0, None));
+        let members = rate_members(rate, self.currency.as_ref());
+        if self.is_of_policy() {
+            return format!("{{{members}}}");
+        }
         format!(
-            r#"{{{},"current_count":{},"window_resets_at":"{}"}}"#,
-            rate_members(rate, self.currency.as_ref()),
+            r#"{{{members},"current_count":{},"window_resets_at":"{}"}}"#,
             amount(count, self.currency.as_ref()),
             rfc3339(leaves.unwrap_or(self.now)),
         )
     }
 
     fn available(&self) -> Option<u32> {
-        let limit = self.limited.limits.concurrency?;
+        let limit = self.limited.limits.concurrency;
+        let limit = limit.filter(|_| !self.is_of_policy())?;
         let free = limit.saturating_sub(self.usage.active);
         Some(self.lost.map_or(free, |lost| lost.min(free)))
     }

@@ -6,7 +6,7 @@ use super::feedback::Feedback;
 use super::job_view::JobView;
 use super::matcher::{Match, Pattern, Sample};
 use super::price::Prices;
-use super::template::{Rendered, Template, key_of};
+use super::template::{Rendered, Template, key_of, unescaped};
 use ojs_limit::{Key, Limited, Limits, OnLimit, Space};
 
 /// What a policy does with a job that lacks a value of the key (`key_missing`).
@@ -92,6 +92,12 @@ pub struct QueueLimits {
 /// The key of a queue's own limits, in their space.
 pub fn queue_key(queue: &str) -> Key {
     key_of("", queue)
+}
+
+/// The queue that has this key of its own; `None`: its name is too long to be read from it.
+pub fn queue_of(key: &Key) -> Option<String> {
+    let name = String::from_utf8(unescaped(key.as_str())).ok()?;
+    (queue_key(&name) == *key).then_some(name)
 }
 
 /// The limits of a queue as a whole.

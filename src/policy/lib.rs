@@ -26,7 +26,7 @@ mod vendor;
 pub mod words;
 
 pub use cache::LimitCache;
-pub use entry::{Accept, KeyMissing, Policy, QueueLimits, of_queue, queue_key};
+pub use entry::{Accept, KeyMissing, Policy, QueueLimits, of_queue, queue_key, queue_of};
 pub use feedback::{Backoff, Feedback, Pause};
 pub use fields::FieldError;
 pub use gate::Gate;

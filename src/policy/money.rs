@@ -85,6 +85,11 @@ impl Currency {
         u64::try_from(trillionths.div_ceil(unit)).unwrap_or(u64::MAX)
     }
 
+    /// Its three letters.
+    pub fn code(&self) -> &str {
+        &self.code
+    }
+
     /// So many units as an amount: `431.20 USD`.
     pub fn show(&self, units: u64) -> String {
         let (whole, places) = (10_u64.pow(self.decimals), self.decimals as usize);

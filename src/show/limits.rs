@@ -9,10 +9,10 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{HeaderMap, Response};
 
+use super::policies;
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault};
 use crate::desk::guard::{not_allowed, reads};
-use crate::desk::live::Live;
 use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::desk::{Proxy, Sidecar};
 use crate::inquiry::done::Done;
@@ -21,11 +21,14 @@ use crate::inquiry::shape::{self, LimitView};
 use crate::inquiry::waiting;
 use crate::jobs::siblings;
 use crate::limit::{Cost, Key, KeyState, Limited, Limits, Rate, Space, Timestamp};
-use crate::policy::{self, PolicySet, Template, nearest, strictest};
+use crate::policy::{self, Template, strictest};
 use crate::store::{KeyStates, LedgerExt, Override, Row, RowsOf, StoreError, Usage};
 
 /// So many rows of jobs that run are looked at for one answer.
 const ROWS: usize = 2_048;
+
+/// So many keys of a policy are looked at for one answer.
+const KEYS_OF_POLICY: usize = 1_000;
 
 /// What one answer goes by.
 pub(crate) struct KeyFacts {
@@ -63,8 +66,16 @@ impl KeyFacts {
 
     /// The policy that names a key, where one is known.
     pub(super) fn policy_of(&self, sidecar: &Sidecar, key: &Key) -> Arc<str> {
-        let named = || sidecar.control.named.get(key).map(|numbers| numbers.policy);
-        let policies = &self.now.live.policies;
+        let live = &self.now.live;
+        let named = || {
+            let numbers = sidecar.control.named.get(key)?;
+            let of_key = numbers.file.iter().filter(|one| one.key == *key);
+            let mut all = [&numbers.policy]
+                .into_iter()
+                .chain(of_key.map(|one| &one.policy));
+            all.find(|name| policies::has(live, name, key)).cloned()
+        };
+        let policies = &live.policies;
         policies.named_by(key).or_else(named).unwrap_or_default()
     }
 
@@ -78,7 +89,10 @@ impl KeyFacts {
     /// 404 for a key that nothing has named.
     pub(crate) fn lacks(&self, key: &Key) -> Fault {
         let Some(template) = self.now.live.policies.misnamed(key) else {
-            return unknown_key(key.as_str());
+            return match self.now.live.settings.calls_only() {
+                true => unknown_key_of_calls(key),
+                false => unknown_key(key.as_str()),
+            };
         };
         let (message, hint) = policy_and_no_key(key, template);
         Fault::new("not_found", message).hinting(hint)
@@ -93,38 +107,44 @@ impl KeyFacts {
 }
 
 /// All numbers that stand for a key, each with its policy: those of the file, of held jobs, and of the job
-/// that named it last. Where nothing here has named it, those that other sidecars go by. There are none where
-/// nothing has.
+/// that named it last, as far as the settings in force have them. Where nothing here has named it, those that other
+/// sidecars go by. There are none where nothing has.
 fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Vec<Limited> {
     let is = |one: &Limited| one.space == Space::Job && one.key == *key;
     let of = |policy: &Arc<str>, limits: &Limits| {
         Limited::new(Space::Job, key.clone(), limits.clone(), policy.clone())
     };
     let mut all = Vec::<Limited>::new();
+    let live = &facts.now.live;
     let held = facts.now.held.limited_by(Space::Job, key);
+    let mut last: Option<&Limited> = None;
     for one in held.flat_map(|group| group.limits.iter().filter(|one| is(one))) {
         // Thousands of groups may have the same.
         let is_same = |last: &Limited| last.limits == one.limits && last.policy == one.policy;
-        if !all.last().is_some_and(is_same) {
-            all.push(of(&one.policy, &one.limits));
+        if !last.is_some_and(is_same) {
+            all.extend(policies::in_force(live, one));
         }
+        last = Some(one);
     }
-    let (known, live) = (all.len(), &facts.now.live);
+    let known = all.len();
     let constants = live.policies.constants(key);
     all.extend(constants.map(|policy| of(&policy.name, &policy.limits)));
     let ways = live.settings.egress.iter();
     let ways = ways.filter(|way| way.key.constant() == Some(key));
-    let own = ways.filter_map(|way| Some(of(&way.name, &way.own_limits()?)));
+    let own = ways.filter_map(|way| Some(of(&way.name, way.own_limits()?)));
     all.extend(own);
     let budget = live.settings.budget_of(key);
     all.extend(budget.map(|budget| of(&budget.name, &budget.limits)));
     let in_file = all.len() > known;
     if let Some(numbers) = sidecar.control.named.get(key) {
+        let in_force = |one| policies::in_force(live, one);
         all.push(of(&Arc::from(policy::BROUGHT), &numbers.brought));
-        // What the file says now is newer.
-        all.extend((!in_file).then(|| of(&numbers.policy, &numbers.file)));
+        let file = numbers.file.iter().filter(|one| is(one) && !in_file);
+        let file = file.filter(|one| *one.policy != *policy::BROUGHT);
+        all.extend(file.filter_map(in_force));
         // Several policies may have made it.
         let policies = numbers.all.iter().filter(|one| is(one));
+        let policies = policies.filter_map(in_force);
         all.extend(policies.map(|one| of(&one.policy, &Limits::default())));
     }
     if all.iter().all(|one| one.limits == Limits::default()) {
@@ -168,6 +188,18 @@ pub(crate) fn known_keys(sidecar: &Sidecar, facts: &KeyFacts) -> Vec<Key> {
     keys.sort();
     keys.dedup();
     keys
+}
+
+/// The keys of a policy that are known here, in order, and at most so many.
+pub(super) fn keys_of(sidecar: &Sidecar, policy: &str, facts: &KeyFacts) -> Vec<Key> {
+    let live = &facts.now.live;
+    let all = known_keys(sidecar, facts).into_iter();
+    let may = all.filter(|key| policies::has(live, policy, key));
+    let is_its = |key: &Key| {
+        let mut limits = numbers(sidecar, key, facts).into_iter();
+        limits.any(|one| *one.policy == *policy)
+    };
+    may.filter(is_its).take(KEYS_OF_POLICY).collect()
 }
 
 /// While the store is lost: how many more slots this sidecar has for a key. The policy says what happens then.
@@ -237,12 +269,24 @@ pub(super) async fn views(
     for ((space, key), state) in keys.iter().zip(states) {
         views.push(match space {
             Space::Job => key_view(sidecar, key, facts, state, now).await,
-            // Its name is its key but for letters that no key has.
-            Space::Queue => queue_view(sidecar, key.as_str(), (state, now), facts).await,
+            Space::Queue => {
+                let queue = queue_of(&facts.now, key);
+                queue_view(sidecar, &queue, (state, now), facts).await
+            }
             Space::Policy => policy_view(sidecar, key, facts),
         });
     }
     Ok(views)
+}
+
+/// The queue that has this key of its own. A long name is known where something else is known of the queue.
+pub(super) fn queue_of(now: &Snapshot, key: &Key) -> String {
+    let known = || {
+        let mut queues = now.queues.keys();
+        queues.find(|queue| policy::queue_key(queue) == *key)
+    };
+    let known = || known().map_or_else(|| key.to_string(), |queue| queue.to_string());
+    policy::queue_of(key).unwrap_or_else(known)
 }
 
 /// A key that the store knows so.
@@ -257,6 +301,9 @@ async fn key_view(
     let set = overrides.get(Space::Job, key, sidecar.store.now());
     let numbers = numbers(sidecar, key, facts);
     let is_known = !numbers.is_empty() || !state.idle(now);
+    let had = sidecar.control.named.get(key);
+    let had = had.is_some_and(|had| !had.file.is_empty());
+    let is_left = had && numbers.iter().all(|one| one.limits == Limits::default());
     let in_force = numbers.into_iter().map(|one| {
         let with_set = with_set(overrides, &one, sidecar.store.now());
         with_set.unwrap_or(one.limits)
@@ -273,12 +320,23 @@ async fn key_view(
         ..Limited::new(Space::Job, key.clone(), limits, policy)
     };
     let mut view = view(sidecar, limited, (state, now), facts).await;
-    if let Some(budget) = facts.now.live.settings.budget_of(key) {
+    let live = &facts.now.live;
+    if let Some(budget) = live.settings.budget_of(key) {
         (view.unit, view.currency) = (budget.unit(), budget.currency.clone());
     }
     view.limited.cost = Cost::ONE;
     // A store that is lost may know more.
-    view.hint = (!is_known && view.lost.is_none()).then_some(shape::ONLY_SET);
+    let is_beyond = |set: &Arc<Override>| is_beyond(&set.limits, &view.limited.limits);
+    let part = || policies::part_of(live, &view.limited.policy);
+    view.hint = if !is_known && view.lost.is_none() {
+        Some(shape::ONLY_SET.into())
+    } else if is_left {
+        Some(shape::POLICY_LEFT.into())
+    } else if view.set.as_ref().is_some_and(is_beyond) {
+        Some(shape::POLICY_IS_STRICTER.into())
+    } else {
+        view.set.as_ref().and_then(|_| part()).map(Cow::Owned)
+    };
     Some(view)
 }
 
@@ -437,7 +495,7 @@ pub(crate) async fn queue_view(
     };
     let mut view = LimitView {
         name: queue.to_owned(),
-        hint: in_vain.then_some(shape::FILE_IS_STRICTER),
+        hint: in_vain.then_some(shape::FILE_IS_STRICTER.into()),
         ..shown(sidecar, limited, (state, now), waiting, facts).await
     };
     view.limited.cost = Cost::ONE;
@@ -445,18 +503,19 @@ pub(crate) async fn queue_view(
 }
 
 /// What is set for all keys of a policy, laid over what the file says; `None`: it has no such policy, and nothing is
-/// set. One that the file lost stays until somebody takes it away, or it ends.
+/// set. What is set for one that the file lost binds nothing, and stays until somebody takes it away, or it ends.
 pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Option<LimitView> {
     let (live, now) = (&facts.now.live, sidecar.store.now());
     let set = sidecar.store.overrides().of_policy(name.as_str(), now);
-    let file = policies_of(live).find(|(policy, _)| ***policy == *name.as_str());
+    let file = policies::numbers(live, name.as_str());
     if file.is_none() && set.is_none() {
         return None;
     }
-    let hint = file.is_none().then_some(shape::NO_POLICY);
-    let limits = file.map(|(_, limits)| limits.into_owned());
+    let limits = file.map(|limits| match &set {
+        Some(set) => set.over(limits),
+        None => limits.clone(),
+    });
     let limits = limits.unwrap_or_default();
-    let limits = set.as_ref().map_or(limits.clone(), |set| set.over(&limits));
     let budget = live.settings.budget_named(name.as_str());
     let state = KeyState::default();
     Some(LimitView {
@@ -465,7 +524,10 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
         unit: budget.map_or("starts", |budget| budget.unit()),
         currency: budget.and_then(|budget| budget.currency.clone()),
         waiting: facts.now.held.waiting(|one| *one.policy == *name.as_str()) as u64,
-        hint,
+        hint: match file {
+            Some(_) => policies::part_of(live, name.as_str()).map(Cow::Owned),
+            None => Some(shape::NO_POLICY.into()),
+        },
         limited: Limited::new(Space::Policy, name.clone(), limits, name.as_str().into()),
         at: facts.now.at,
         of_policies: BTreeMap::new(),
@@ -477,49 +539,6 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
         set,
         now,
     })
-}
-
-/// What has limits in the file, by its name: policies, and ways out and budgets with their own.
-fn policies_of(live: &Live) -> impl Iterator<Item = (&Arc<str>, Cow<'_, Limits>)> {
-    let policies = live.policies.policies().iter();
-    let policies = policies.map(|policy| (&policy.name, Cow::Borrowed(&policy.limits)));
-    let ways = live.settings.egress.iter();
-    let own = ways.clone();
-    let own = own.filter_map(|way| Some((&way.name, Cow::Owned(way.own_limits()?))));
-    let budgets = ways.flat_map(|way| &way.budgets);
-    let budgets = budgets.map(|budget| (&budget.name, Cow::Borrowed(&budget.limits)));
-    policies.chain(own).chain(budgets)
-}
-
-/// Refuses the name of a policy that is not there: what is set for it would bind nothing.
-pub(crate) fn may_bind_policy(sidecar: &Sidecar, name: &str) -> Result<(), Fault> {
-    let live = sidecar.live();
-    match policies_of(&live).any(|(policy, _)| **policy == *name) {
-        true => Ok(()),
-        false => Err(unknown_policy(sidecar, name)),
-    }
-}
-
-/// 404 for a name that no policy has whose limits count.
-pub(crate) fn unknown_policy(sidecar: &Sidecar, name: &str) -> Fault {
-    let live = sidecar.live();
-    let mut tried = live
-        .policies
-        .shadow()
-        .map_or(&[][..], PolicySet::policies)
-        .iter();
-    let message = if tried.any(|policy| *policy.name == *name) {
-        format!(
-            "policy {name:?} is only tried (mode = \"shadow\"): nothing that is set for it binds"
-        )
-    } else {
-        let near = nearest(name, policies_of(&live).map(|(policy, _)| &**policy));
-        let near = near.map_or_else(String::new, |near| format!(": did you mean {near:?}?"));
-        format!("no policy is called {name:?}{near}")
-    };
-    Fault::new("not_found", message).hinting(
-        "name a [[policy]] of the file, an [[egress]] whose limits are its own, or an [[egress.budget]]; a key goes without --policy",
-    )
 }
 
 /// Whether something of what was set is looser than what stands.
@@ -628,6 +647,17 @@ pub(crate) fn named(key: &str) -> Result<Key, Fault> {
 /// Whether the name is what metrics and events call the limits of a queue as a whole.
 fn stands_for_queue(key: &str) -> bool {
     key.starts_with("_queue:")
+}
+
+/// 404 for a key that is not known where there are no jobs.
+fn unknown_key_of_calls(key: &Key) -> Fault {
+    let message = format!(
+        "no call has named the key {:?} yet, no [[egress]] has it as it stands, no override is set for it, and nothing of it is used",
+        key.as_str()
+    );
+    Fault::new("not_found", message).hinting(
+        "a key with values of calls is known once a call with it has come; `ojs-throttle top` shows those that are known",
+    )
 }
 
 /// 404 for a name that no key has, or none that is known.

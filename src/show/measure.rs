@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::limits::{self, KeyFacts};
+use super::policies;
 use crate::answers::load::Urgency;
 use crate::desk::Sidecar;
 use crate::desk::snapshot::{SHARED, Snapshot};
@@ -77,7 +78,7 @@ async fn measure_out(sidecar: &Sidecar) {
 /// When the last of those has started that wait for each key now. The store is asked about keys for which some wait.
 async fn foretell(sidecar: &Sidecar, now: &Arc<Snapshot>) {
     let waiting = |(space, key): &SpacedKey| match space {
-        Space::Queue => now.queue(key.as_str()).waiting(),
+        Space::Queue => now.queue(&limits::queue_of(now, key)).waiting(),
         Space::Job => now.waiting_for(key) + sidecar.calling.lines.waiting(key) as u64,
         Space::Policy => 0,
     };
@@ -128,7 +129,7 @@ fn measure_here(sidecar: &Sidecar, now: &Snapshot) {
         metrics.others_waiting(now.held.waiting(|limited| !is_own(limited)));
     }
     metrics.waiting(&|space, key: &Key| match space {
-        Space::Queue => now.queue(key.as_str()).waiting(),
+        Space::Queue => now.queue(&limits::queue_of(now, key)).waiting(),
         Space::Job | Space::Policy => now.waiting_for(key),
     });
     measure_limits(sidecar, now);
@@ -139,8 +140,12 @@ fn measure_here(sidecar: &Sidecar, now: &Snapshot) {
             let labels = [policy, ("verdict", verdict)];
             metrics.count_to("ojs_throttle_shadow_jobs_total", &labels, jobs);
         }
-        metrics.set("ojs_throttle_shadow_waiting", &[policy], tally.waiting);
     }
+    let waiting = now.shadow.iter().map(|(policy, tally)| {
+        let labels = vec![("policy", policy.to_string())];
+        (labels, tally.waiting as f64)
+    });
+    metrics.set_all("ojs_throttle_shadow_waiting", waiting);
     let levels = now.queues.iter();
     let levels = levels
         .filter_map(|(queue, here)| Some((Arc::clone(queue), here.level.as_ref()?.pressure())));
@@ -175,7 +180,10 @@ fn measure_whole(sidecar: &Sidecar, now: &Snapshot) {
         ("ojs_throttle_store_up", now.store_up.into()),
         ("ojs_throttle_siblings", now.siblings),
         ("ojs_throttle_overrides_active", overrides.len()),
-        ("ojs_throttle_paused_keys", overrides.pauses(store.now())),
+        (
+            "ojs_throttle_paused_keys",
+            policies::paused(sidecar, &now.live),
+        ),
         (
             "ojs_throttle_blocked_enqueues",
             sidecar.admit.pressure.blocked(),

@@ -9,6 +9,7 @@ mod parts;
 
 pub use parts::MEMBERS;
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -117,9 +118,16 @@ impl StateQuery {
 
     fn wants(&self, (space, key): &SpacedKey) -> bool {
         match &self.key {
-            Some(name) => *space.name_of(key) == **name,
+            Some(name) => match (space, name.strip_prefix("_queue:")) {
+                (Space::Queue, Some(queue)) => policy::queue_key(queue) == *key,
+                _ => *space.name_of(key) == **name,
+            },
+            None if self.search.is_empty() => true,
             None => {
-                self.search.is_empty() || space.name_of(key).to_lowercase().contains(&self.search)
+                let queue = (*space == Space::Queue).then(|| policy::queue_of(key));
+                let queue = queue.flatten().map(|queue| format!("_queue:{queue}"));
+                let name = queue.map_or_else(|| space.name_of(key), Cow::Owned);
+                name.to_lowercase().contains(&self.search)
             }
         }
     }
@@ -509,9 +517,8 @@ impl Shared {
             // An override may have ended since the keys were gathered.
             let Some(view) = view else { continue };
             if view.waiting + view.calls.1 as u64 > 0 {
-                let (space, key) = &of.0;
                 let end = view.done.map(|done| done.at);
-                ends.insert(space.name_of(key).into(), end);
+                ends.insert(view.full_name().into(), end);
             }
             let hour = question
                 .key
@@ -534,7 +541,7 @@ impl Shared {
     async fn ask_backend(&self, keys: &[(Space, &Key)], now: &mut Arc<Snapshot>) {
         let queues = keys.iter().flat_map(|(space, key)| match space {
             Space::Job => now.queues_of(key),
-            Space::Queue => vec![Arc::from(key.as_str())],
+            Space::Queue => vec![Arc::from(limits::queue_of(now, key))],
             Space::Policy => Vec::new(),
         });
         let shown = now.queues.iter().filter(|(_, here)| here.is_shown());
@@ -564,7 +571,11 @@ fn of_keys<'k>(now: &Snapshot, row: &QueueRow, keys: &'k KeysPart) -> Vec<&'k Ke
     }
     let held = now.held.limits_in(&row.queue, ROWS);
     let of_set = |set: &Arc<[Limited]>| {
-        let has = |one: &&KeyRow| set.iter().any(|of| *of.space.name_of(&of.key) == *one.name);
+        let is_own = |of: &Limited, name: &str| match of.space {
+            Space::Queue => name.strip_prefix("_queue:") == Some(&row.queue),
+            space => *space.name_of(&of.key) == *name,
+        };
+        let has = |one: &&KeyRow| set.iter().any(|of| is_own(of, &one.name));
         keys.rows.iter().filter(has).find(|one| one.cause.is_some())
     };
     let found: Option<Vec<_>> = held.iter().map(of_set).collect();
@@ -603,7 +614,7 @@ fn key_row(
     };
     Some(KeyRow {
         recent: recent.map(|point| point.starts).collect(),
-        name: space.name_of(key).into(),
+        name: view.full_name().into(),
         state: RawValue::from_string(view.to_json()).ok()?,
         policy: view.limited.policy,
         cause,

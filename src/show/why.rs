@@ -27,6 +27,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::limits::{self, KeyFacts};
+use super::policies;
 use crate::answers::respond::Fault;
 use crate::desk::micros;
 use crate::desk::runs::{Forecast, KeySlots};
@@ -213,12 +214,17 @@ impl Asker<'_> {
             _ => limits::key_state(self.proxy, &mut self.known, &key).await?,
         };
         let view = view.ok_or_else(|| match space {
-            Space::Policy => limits::unknown_policy(self.sidecar(), key.as_str()),
+            Space::Policy => policies::unknown_policy(self.sidecar(), key.as_str()),
             _ => self.known.lacks(&key),
         })?;
         let mut applied = vec![Applied::of(self.sidecar(), view, ("", &self.known.rows)).await];
         if space == Space::Job {
             applied.extend(applied::beside(self.sidecar(), &key, &self.known).await?);
+        }
+        for one in &mut applied {
+            if space == Space::Policy && one.cause.is_none() {
+                one.cause = Some(self.of_each_key(key.as_str()).await?);
+            }
         }
         Ok(self
             .explain(AskedAbout {
@@ -229,6 +235,20 @@ impl Asker<'_> {
                 applied: &applied,
             })
             .await)
+    }
+
+    /// Which of the known keys of a policy have no room.
+    async fn of_each_key(&self, policy: &str) -> Result<Cause, Fault> {
+        let (sidecar, known) = (self.sidecar(), &self.known);
+        let keys = limits::keys_of(sidecar, policy, known);
+        let asked: Vec<_> = keys.iter().map(|key| (Space::Job, key)).collect();
+        let mut full = Vec::new();
+        for view in limits::views(sidecar, &asked, known).await?.into_iter() {
+            let Some(view) = view else { continue };
+            let one = Applied::of(sidecar, view, ("", &known.rows)).await;
+            full.extend(one.cause.map(|_| one.view.name));
+        }
+        Ok(find::each_key(policy, keys.len(), &full))
     }
 
     async fn of_job(&mut self, id: &str) -> Result<Explanation, Fault> {
@@ -356,7 +376,12 @@ impl Asker<'_> {
         of_all: Vec<Arc<[Limited]>>,
         of_held: Vec<Arc<[Limited]>>,
     ) -> Result<Explanation, Fault> {
-        let now = |set: &Arc<[Limited]>| in_force::limits_now(self.sidecar(), queue, set).to_vec();
+        let live = &self.known.now.live;
+        let now = |set: &Arc<[Limited]>| {
+            // Since a reload some may be gone, or have other numbers.
+            let set = set.iter().filter_map(|one| policies::in_force(live, one));
+            in_force::limits_now(self.sidecar(), queue, &set.collect()).to_vec()
+        };
         let of_all: Vec<Limited> = of_all.iter().flat_map(now).collect();
         let of_held: Vec<Vec<Limited>> = of_held.iter().map(now).collect();
         let all: Vec<Limited> = of_all
@@ -466,7 +491,7 @@ impl Asker<'_> {
             match binding {
                 Some(one) => self.tell_binding(one, &mut facts),
                 // Nothing is known that would keep a job from starting.
-                None if cause.lets_start() && !applied.is_empty() => {
+                None if cause.lets_start() && is_asked(applied) => {
                     put(
                         &mut facts,
                         "next_start",
@@ -617,7 +642,7 @@ impl Asker<'_> {
 
     /// The limit of which the first cause speaks.
     fn binding<'a>(&self, found: &AskedAbout<'a>, causes: &[Cause]) -> Option<&'a Applied> {
-        let first = causes.first()?;
+        let first = causes.first().filter(|cause| !cause.lets_start())?;
         let mut limits = found.of_all.into_iter().chain(found.of_held);
         limits.find_map(|nth| {
             let one = found.applied.get(nth)?;
@@ -635,8 +660,7 @@ impl Asker<'_> {
         put(facts, "ahead", ahead);
         let strategy = one.refused.as_ref().map(|refusal| refusal.strategy);
         put(facts, "limited_by", strategy.map(Strategy::as_str));
-        let name = one.view.limited.space.name_of(&one.view.limited.key);
-        put(facts, "limited_at", name);
+        put(facts, "limited_at", one.view.full_name());
         let until = one.cause.as_ref().and_then(|cause| cause.until);
         put(facts, "next_start", until.map(rfc3339));
         if strategy == Some(Strategy::Concurrency) {
@@ -701,6 +725,12 @@ impl Asker<'_> {
         let has = move |row: &&Row| row.claimed.limited.iter().any(is);
         self.known.rows.iter().filter(has)
     }
+}
+
+/// Whether some limit is of one key, so that it says when the next start can be.
+fn is_asked(applied: &[Applied]) -> bool {
+    let mut limits = applied.iter().map(|one| &one.view.limited);
+    limits.any(|one| one.space != Space::Policy)
 }
 
 fn put(facts: &mut Value, name: &str, value: impl Into<Value>) {

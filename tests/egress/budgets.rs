@@ -464,6 +464,14 @@ async fn money_is_of_its_key_and_is_set_as_an_amount() {
         assert_eq!(team("a", 1_000).await, 200);
     }
     assert_eq!([team("a", 1_000).await, team("b", 1_000).await], [429, 200]);
+    // What is advised can be done.
+    let admin = world.pair.sidecar.admin();
+    let why = admin.get("/throttle/v1/why?key=month:a").await.json();
+    let advice = why["do"].as_str().unwrap();
+    assert!(
+        advice.contains("month:a --rate 'N USD/30d' --for 1h`"),
+        "{advice}"
+    );
     let client = world.pair.sidecar.client();
     let path = "/ojs/v1/rate-limits/month:a";
     let rate = |limit: Value| json!({"rate": {"limit": limit, "period": "P1M", "window": "calendar", "tz": "UTC"}});

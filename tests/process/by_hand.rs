@@ -576,3 +576,35 @@ fn the_table_outlives_the_sidecar() {
     top.kill().unwrap();
     top.wait().unwrap();
 }
+
+/// A queue may have any name, and is shown under it.
+#[test]
+fn a_queue_is_shown_under_its_name() {
+    let desk = Desk::new();
+    let long = "long ".repeat(60);
+    for queue in ["a b", "a/b", "gr\u{fc}n", "x_20", &*long] {
+        let name = format!("_queue:{queue}");
+        desk.done(&format!("pause '{name}'"));
+        // A state is a second old at most.
+        until("it is found by its name", || {
+            let top = desk.done(&format!("top --once --json --filter '{queue}'"));
+            let state: Value = serde_json::from_str(&top).unwrap();
+            let row = &state["keys"]["rows"][0];
+            (queue == long
+                || (&row["name"], &row["state"]["queue"]) == (&json!(name), &json!(queue)))
+                .then_some(())
+        });
+        let asked = ojs_throttle::wire::ojs::encoded(&name);
+        let state = until("it is found by its key", || {
+            let state = get(
+                desk.sidecar.admin,
+                &format!("/throttle/v1/state?key={asked}"),
+            )
+            .json();
+            (state["keys"]["found"] == 1).then_some(state)
+        });
+        assert_eq!(state["why"]["cause"], "paused", "{state}");
+        assert_eq!(state["why"]["limited_at"], name, "{state}");
+        desk.done(&format!("resume '{name}'"));
+    }
+}

@@ -147,6 +147,72 @@ fn a_limit_of_a_policy_is_each_keys_and_a_keys_own_cannot_loosen_it() {
     assert_eq!(limit("crm:c"), 2);
 }
 
+/// Nothing is used of a policy as a whole: what is said of it is true of each of its keys.
+#[test]
+fn a_policy_as_a_whole_tells_which_of_its_keys_have_no_room() {
+    let desk = Desk::with(CRM);
+    let data = desk.sidecar.data;
+    let says = |full: &str| {
+        let why = desk.done("why --policy per-customer");
+        let says =
+            format!("why:   policy \"per-customer\" limits each of its keys alone: {full}\n");
+        assert!(why.starts_with(&says), "{why}");
+        for word in ["has room", "may start now", "next:", "0 of 5"] {
+            assert!(!why.contains(word), "{word}: {why}");
+        }
+        why
+    };
+    says("0 of 0 that are known here have no room");
+    of_tenants(data, &["a", "a", "a", "a", "a", "a", "b"]);
+    assert_eq!(started(data, "w").len(), 6);
+    let why = says("1 of 2 that are known here have no room: \"crm:a\"");
+    assert!(
+        why.contains("\npolicy per-customer: each of its keys has these limits\n  slots      5\n")
+    );
+    let slots = desk.done("slots --policy per-customer");
+    assert_eq!(
+        slots.matches("  job        key crm:a: ").count(),
+        5,
+        "{slots}"
+    );
+    assert_eq!(
+        slots.matches("  job        key crm:b: ").count(),
+        1,
+        "{slots}"
+    );
+    assert!(!slots.contains("has room"), "{slots}");
+}
+
+/// What binds less than was meant is noted where it is set.
+#[test]
+fn what_binds_a_part_or_nothing_is_noted() {
+    let tenth = "[[policy]]\nname = \"tenth\"\nmode = \"shadow\"\nenforce_percent = 10\n\
+        match = { queue = \"calm\" }\nconcurrency = 5\n";
+    let desk = Desk::with(&[CRM, tenth].concat());
+    for line in [
+        "pause --policy tenth",
+        "pause tenth",
+        "why --policy tenth",
+        "why --key tenth",
+    ] {
+        let said = desk.done(line);
+        assert!(
+            said.contains("binds 10 in a hundred of its jobs"),
+            "{line}: {said}"
+        );
+    }
+    of_tenants(desk.sidecar.data, &["a"]);
+    assert_eq!(started(desk.sidecar.data, "w").len(), 1);
+    desk.done("limit --policy per-customer --concurrency 2");
+    let said = desk.done("limit crm:a --concurrency 1");
+    assert!(!said.contains("note:"), "{said}");
+    let said = desk.done("limit crm:a --concurrency 5");
+    assert!(
+        said.contains("note: what is set for all keys of its policy is stricter"),
+        "{said}"
+    );
+}
+
 #[test]
 fn what_no_policy_is_called_is_refused() {
     let desk = Desk::with(&[CRM, OTHERS].concat());
@@ -218,6 +284,7 @@ fn it_outlives_a_restart_and_a_policy_that_leaves_the_file() {
     assert!(top.contains("\n_policy:per-customer "), "{top}");
     let why = desk.done("why --policy per-customer");
     assert!(why.contains("because \"INC-42\""), "{why}");
+    assert!(why.contains("limits nothing"), "{why}");
     let said = desk.done("clear --policy per-customer --json");
     assert_eq!(said.trim(), "{\"key\":\"_policy:per-customer\"}");
     assert_eq!(desk.sidecar.metric("ojs_throttle_paused_keys"), 0.0);

@@ -64,6 +64,12 @@ fn a_command_without_a_file_limits_calls() {
         used["why"].to_string().contains("as its window allows"),
         "{used}"
     );
+    let unknown = why(&sidecar, "key=nobody").to_string();
+    assert!(unknown.contains("no call has named the key"), "{unknown}");
+    assert!(
+        !unknown.contains("job") && !unknown.contains("worker"),
+        "{unknown}"
+    );
     for question in ["queue=q", "job=j", "type=t"] {
         let refused = why(&sidecar, question);
         assert!(refused.to_string().contains("no backend"), "{refused}");

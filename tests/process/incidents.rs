@@ -24,8 +24,8 @@ const BLAMELESS: [&str; 7] = [
     "the backend has no job of queue",
 ];
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
-/// backend knows, services that give no answer, what evades the limits, and sidecars without a backend.
-const STAGED_ELSEWHERE: [&str; 13] = [
+/// backend knows, services that give no answer, what evades the limits, sidecars without a backend, and policies as a whole.
+const STAGED_ELSEWHERE: [&str; 15] = [
     "starting",
     "cost",
     "line",
@@ -39,6 +39,8 @@ const STAGED_ELSEWHERE: [&str; 13] = [
     "in a subqueue",
     "not seen",
     "no calls",
+    "not in file",
+    "each key",
 ];
 
 /// The id that the commands of the chapter name.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::applied::Applied;
 use crate::desk::causes::{self, Cause, CauseKind};
 use crate::inquiry::shape::rfc3339;
-use crate::limit::{Cost, Share, Timestamp};
+use crate::limit::{Cost, Limited, Share, Space, Timestamp};
 use crate::store::{Due, Row};
 use crate::subqueues::{LOOKED_PAST, ShownSubqueue};
 
@@ -141,16 +141,22 @@ pub(super) fn limit_facts<'a>(
             .zip(age)
             .is_some_and(|(hung, age)| hung.has(age))
     };
+    let is_it = |one: &&Limited| match limited.space {
+        Space::Policy => one.policy == limited.policy,
+        Space::Job | Space::Queue => one.shares_key(limited),
+    };
     let slots = rows.take(SHOWN).map(|row| {
+        let of = row.claimed.limited.iter().find(is_it);
         json!({
             "job": row.claimed.job,
+            "key": of.map(|one| one.space.name_of(&one.key)),
             "egress": row.claimed.egress(),
             "worker": row.claimed.worker,
             "queue": row.claimed.queue,
             "since": row.started.map(rfc3339),
             "by_sibling": !row.ours,
             "may_hang": hangs(row),
-            "cost": row.claimed.limited.iter().find(|one| one.shares_key(limited)).map(|one| one.cost.pays),
+            "cost": of.map(|one| one.cost.pays),
         })
     });
     json!({

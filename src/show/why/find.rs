@@ -12,13 +12,17 @@ use crate::desk::whole::store_error;
 use crate::inquiry::in_force;
 use crate::inquiry::lookahead::FullLookahead;
 use crate::inquiry::shape::{LimitView, rfc3339};
-use crate::limit::{Limited, Refusal, Space, Strategy, Timestamp};
+use crate::limit::{Refusal, Space, Strategy, Timestamp};
+use crate::show::policies;
 use crate::store::Override;
 use crate::store::guard::{LostMode, OnStoreError};
 use crate::wire::ojs::shell_word;
 
 /// Workers that have asked for nothing for so long are told of.
 const SILENT: Duration = Duration::from_secs(10);
+
+/// So many keys without room are named.
+const NAMED: usize = 5;
 
 /// Why a limit lets this job not start, or the next one; and its refusal, where the limit itself refuses.
 pub(in crate::show) async fn of_limit(
@@ -27,6 +31,9 @@ pub(in crate::show) async fn of_limit(
     job: &str,
 ) -> (Option<Refusal>, Option<Cause>) {
     let limited = &view.limited;
+    if limited.space == Space::Policy {
+        return (None, of_policy(sidecar, view));
+    }
     let lost = sidecar.store.lost_mode(limited);
     let by_mode = match &lost {
         None | Some(LostMode::As(OnStoreError::Share)) => None,
@@ -61,6 +68,38 @@ pub(in crate::show) async fn of_limit(
         Err(_) => Some(of_store(&causes::STORE_SHARE)),
     };
     (None, cause)
+}
+
+/// That a policy limits each of its keys alone, and which of those that are known have no room.
+pub(super) fn each_key(policy: &str, keys: usize, full: &[String]) -> Cause {
+    let named_ones = full.iter().take(NAMED).map(|name| quoted(name));
+    let mut names = named_ones.collect::<Vec<_>>().join(", ");
+    if !names.is_empty() {
+        names.insert_str(0, ": ");
+    }
+    let known: [(&str, &dyn Display); 4] = [
+        ("what", &named(Space::Policy, policy)),
+        ("full", &full.len()),
+        ("keys", &keys),
+        ("names", &names),
+    ];
+    Cause::new(&causes::EACH_KEY, &known)
+}
+
+/// What is said of all keys of a policy: that they are paused, or that nothing has its name.
+fn of_policy(sidecar: &Sidecar, view: &LimitView) -> Option<Cause> {
+    if policies::numbers(&sidecar.live(), &view.name).is_some() {
+        return view
+            .refused("", 1)
+            .map(|refusal| of_refusal(view, &refusal));
+    }
+    let set = view.set.as_ref().map(|set| set_by_hand(set, None));
+    let known: [(&str, &dyn Display); 3] = [
+        ("what", &named(Space::Policy, &view.name)),
+        ("name", &format!("--policy {}", shell_word(&view.name))),
+        ("set", &set.unwrap_or_default()),
+    ];
+    Some(Cause::new(&causes::NOT_IN_FILE, &known))
 }
 
 /// How much of a limit is this sidecar's while the store does not answer.
@@ -126,7 +165,7 @@ fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
         ),
         (
             "raise",
-            &raise(limited, set.map(AsRef::as_ref), refusal.strategy, &name),
+            &raise(view, set.map(AsRef::as_ref), refusal.strategy, &name),
         ),
     ];
     Cause::new(kind, &known).until(next)
@@ -158,10 +197,11 @@ fn set_by_hand(set: &Override, policy: Option<&Arc<str>>) -> String {
 }
 
 /// How more may start under a limit.
-fn raise(limited: &Limited, set: Option<&Override>, strategy: Strategy, name: &str) -> String {
+fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &str) -> String {
     if set.is_some() {
         return format!("take away what was set by hand: `ojs-throttle clear {name}`");
     }
+    let limited = &view.limited;
     let place = match &*limited.policy {
         "job" => "raise the limit that the jobs bring",
         _ => "raise the limit in the file",
@@ -171,9 +211,12 @@ fn raise(limited: &Limited, set: Option<&Override>, strategy: Strategy, name: &s
         return place.to_owned();
     }
     let option = match strategy {
-        Strategy::Concurrency => "--concurrency N",
-        Strategy::Throttle => "--throttle N/1s",
-        Strategy::Rate | Strategy::Line | Strategy::Shut => "--rate N/1m",
+        Strategy::Concurrency => "--concurrency N".to_owned(),
+        Strategy::Throttle => "--throttle N/1s".to_owned(),
+        Strategy::Rate | Strategy::Line | Strategy::Shut => match &view.currency {
+            Some(currency) => format!("--rate 'N {}/30d'", currency.code()),
+            None => "--rate N/1m".to_owned(),
+        },
     };
     format!("{place}, or for a while: `ojs-throttle limit {name} {option} --for 1h`")
 }
