@@ -305,6 +305,21 @@ async fn who_breaks_its_body_off_at_once_is_heard_before() {
     jobs.stop().await;
 }
 
+/// Nobody can tell who closes one half from who hung up.
+#[tokio::test]
+async fn who_closes_its_half_gets_no_answer() {
+    let world = World::within(Net::Tcp, "", ONE, |call| match call.target() {
+        "/half" => Answer::ok().after(millis(100)),
+        _ => Answer::ok(),
+    })
+    .await;
+    let mut stream = caller(&world, &download("/half")).await;
+    begun(&world, "/half").await;
+    stream.shutdown().await.unwrap();
+    assert_eq!(rest(stream).await, "");
+    is_free(&world, "it closed its half").await;
+}
+
 /// A caller that waits to be told sends its body when the call has its start.
 #[tokio::test(start_paused = true)]
 async fn the_body_is_asked_for_when_the_call_starts() {
