@@ -443,6 +443,22 @@ fn a_token_is_read_from_a_regular_file_of_some_size() {
 }
 
 #[test]
+fn check_says_how_calls_take_turns() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
+    let calls = config::check(
+        &folder.join("valid/egress.toml"),
+        &CommandLine::default(),
+        Colours::None,
+    );
+    for part in [
+        "the limits of policy crm, in turn by {header.X-Team}, a key for each crm:{header.X-Tenant}",
+        "10 in any 1s, in turn by {path.0}, key \"in-turn\"",
+    ] {
+        assert!(calls.text.contains(part), "{}", calls.text);
+    }
+}
+
+#[test]
 fn check_says_what_is_in_a_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
     let ok = config::check(
@@ -493,7 +509,7 @@ fn check_says_what_is_in_a_file() {
     assert!(
         warned
             .text
-            .ends_with("ok: 4 policies, 1 queue, 2 egress entries, 17 warnings"),
+            .ends_with("ok: 4 policies, 1 queue, 8 egress entries, 22 warnings"),
         "{}",
         warned.text
     );

@@ -43,6 +43,8 @@ enum BodyKind {
     Attended(ReplyBody, Option<Box<dyn Attend>>),
     Frames(mpsc::Receiver<Bytes>),
     Changed(ReplyBody, Box<BodyChange>),
+    /// It broke off, which the connection is told when it asks again.
+    Broken(Option<BodyError>),
     Tunnel(Tunnel),
 }
 
@@ -136,6 +138,53 @@ impl Body {
             _ => None,
         }
     }
+
+    /// The next part, or why there is none.
+    fn next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let bytes = match &mut self.0 {
+            BodyKind::Stream(body) => return Pin::new(body).poll_frame(cx),
+            BodyKind::Attended(body, by) => {
+                let part = ready!(Pin::new(&mut *body).poll_frame(cx));
+                if let (Some(by), Some(Ok(part))) = (&mut *by, &part) {
+                    part.data_ref().into_iter().for_each(|bytes| by.part(bytes));
+                }
+                let is_over = part.is_none() || body.is_end_stream();
+                if let Some(mut by) = by.take_if(|_| is_over)
+                    && !matches!(part, Some(Err(_)))
+                {
+                    by.ended();
+                }
+                return Poll::Ready(part);
+            }
+            BodyKind::Changed(body, change) => {
+                let part = ready!(poll_changed(body, change, cx));
+                if part.is_some() {
+                    return Poll::Ready(part);
+                }
+                let rest = change(Bytes::new());
+                self.0 = BodyKind::Empty;
+                return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
+            }
+            BodyKind::Frames(frames) => {
+                return frames
+                    .poll_recv(cx)
+                    .map(|next| next.map(|bytes| Ok(Frame::data(bytes))));
+            }
+            BodyKind::Empty | BodyKind::Broken(_) | BodyKind::Tunnel(_) => {
+                return Poll::Ready(None);
+            }
+            BodyKind::Whole(bytes) => bytes,
+            BodyKind::Watched(bytes, watch) => {
+                if let Some(mut watch) = watch.take() {
+                    watch.sent();
+                }
+                bytes
+            }
+        };
+        let bytes = std::mem::take(bytes);
+        self.0 = BodyKind::Empty;
+        Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+    }
 }
 
 impl fmt::Debug for Body {
@@ -148,6 +197,7 @@ impl fmt::Debug for Body {
             BodyKind::Attended(..) => f.write_str("Attended"),
             BodyKind::Frames(_) => f.write_str("Frames"),
             BodyKind::Changed(..) => f.write_str("Changed"),
+            BodyKind::Broken(_) => f.write_str("Broken"),
             BodyKind::Tunnel(_) => f.write_str("Tunnel"),
         }
     }
@@ -174,47 +224,19 @@ impl http_body::Body for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let bytes = match &mut this.0 {
-            BodyKind::Stream(body) => return Pin::new(body).poll_frame(cx),
-            BodyKind::Attended(body, by) => {
-                let part = ready!(Pin::new(&mut *body).poll_frame(cx));
-                if let (Some(by), Some(Ok(part))) = (&mut *by, &part) {
-                    part.data_ref().into_iter().for_each(|bytes| by.part(bytes));
-                }
-                let is_over = part.is_none() || body.is_end_stream();
-                if let Some(mut by) = by.take_if(|_| is_over)
-                    && !matches!(part, Some(Err(_)))
-                {
-                    by.ended();
-                }
-                return Poll::Ready(part);
+        if let BodyKind::Broken(why) = &mut this.0 {
+            return Poll::Ready(why.take().map(Err));
+        }
+        match this.next(cx) {
+            Poll::Ready(Some(Err(why))) => {
+                // At an error hyper throws away what it has not written yet, which may be the head and all that came. It
+                // writes that while it waits for more.
+                this.0 = BodyKind::Broken(Some(why));
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
-            BodyKind::Changed(body, change) => {
-                let part = ready!(poll_changed(body, change, cx));
-                if part.is_some() {
-                    return Poll::Ready(part);
-                }
-                let rest = change(Bytes::new());
-                this.0 = BodyKind::Empty;
-                return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
-            }
-            BodyKind::Frames(frames) => {
-                return frames
-                    .poll_recv(cx)
-                    .map(|next| next.map(|bytes| Ok(Frame::data(bytes))));
-            }
-            BodyKind::Empty | BodyKind::Tunnel(_) => return Poll::Ready(None),
-            BodyKind::Whole(bytes) => bytes,
-            BodyKind::Watched(bytes, watch) => {
-                if let Some(mut watch) = watch.take() {
-                    watch.sent();
-                }
-                bytes
-            }
-        };
-        let bytes = std::mem::take(bytes);
-        this.0 = BodyKind::Empty;
-        Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+            next => next,
+        }
     }
 
     fn is_end_stream(&self) -> bool {
@@ -223,6 +245,7 @@ impl http_body::Body for Body {
             BodyKind::Whole(bytes) => bytes.is_empty(),
             // Not before it was polled: that is what the watch waits for.
             BodyKind::Watched(..) | BodyKind::Frames(_) | BodyKind::Changed(..) => false,
+            BodyKind::Broken(_) => false,
             BodyKind::Stream(body) | BodyKind::Attended(body, _) => body.is_end_stream(),
         }
     }
@@ -234,7 +257,9 @@ impl http_body::Body for Body {
                 SizeHint::with_exact(bytes.len() as u64)
             }
             BodyKind::Stream(body) | BodyKind::Attended(body, _) => body.size_hint(),
-            BodyKind::Frames(_) | BodyKind::Changed(..) => SizeHint::default(),
+            BodyKind::Frames(_) | BodyKind::Changed(..) | BodyKind::Broken(_) => {
+                SizeHint::default()
+            }
         }
     }
 }

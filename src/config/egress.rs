@@ -13,6 +13,7 @@ use super::entries::{on_store_error, valid_name};
 use super::feedback::feedback;
 use super::hosts::{Hosts, hosts, one_name, warn_of_one_key};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
+use super::retry::{Tries, warn_of_idle_retry};
 use super::secret::Secret;
 use ojs_duration::short;
 use ojs_limit::{Cost, Key, Limits, Rate, Throttle};
@@ -131,6 +132,7 @@ pub(super) fn egress(
             table.refuse("name", "is there twice", hint);
         }
         one_budget_a_name(&mut table, &entry, &all, policies);
+        warn_of_idle_retry(&table, &tries(&entry, policies.0));
         let key = entry.key.as_str();
         if let Some(other) = all.iter().find(|other| other.key.as_str() == key)
             && entry.turns() != other.turns()
@@ -146,6 +148,20 @@ pub(super) fn egress(
         all.push(entry);
     }
     all
+}
+
+/// What decides whether its calls can be made again.
+fn tries<'e>(entry: &'e EgressSettings, policies: &'e [Policy]) -> Tries<'e> {
+    let of_key = policies
+        .iter()
+        .filter(|policy| entry.key.has_form_of(&policy.key));
+    Tries {
+        retry: entry.retry,
+        max_wait: entry.max_wait,
+        vendor: entry.vendor,
+        own: entry.feedback.as_ref(),
+        of_policies: of_key.map(|policy| &policy.feedback).collect(),
+    }
 }
 
 /// Reads one entry to its end; `None`: something of it is wrong, which was reported.

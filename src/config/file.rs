@@ -266,6 +266,15 @@ fn check_egress(settings: &Settings, file: &TomlTable<'_>) {
     }
 }
 
+impl Settings {
+    /// The ports of this program, as the file has them.
+    pub fn ports(&self) -> Vec<u16> {
+        let own = own_ports(self).into_iter().map(|(_, address)| address);
+        let ways_out = self.egress.iter().map(|of| of.listen);
+        own.chain(ways_out).map(|address| address.port()).collect()
+    }
+}
+
 /// The ports of this program beside those of ways out.
 fn own_ports(settings: &Settings) -> Vec<(&'static str, SocketAddr)> {
     let server = &settings.server;

@@ -22,6 +22,7 @@ mod mode;
 mod origins;
 mod policies;
 mod queues;
+mod retry;
 mod secret;
 mod settings;
 mod shown;

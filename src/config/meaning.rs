@@ -167,7 +167,9 @@ pub fn of_egress(of: &EgressSettings) -> String {
             }
             _ => format!("the limits of policy {policy}"),
         });
-    let mut parts: Vec<String> = limits.chain([of_key(&of.key)]).collect();
+    let fair = of.fair.as_ref();
+    let fair = fair.map(|fair| format!("in turn by {}", fair.by.as_str()));
+    let mut parts: Vec<String> = limits.chain(fair).chain([of_key(&of.key)]).collect();
     if of.limits.is_empty() {
         parts = vec!["no limit".to_owned()];
     }

@@ -1,7 +1,8 @@
 //! Checks the ways out: can the service of each be reached from here, and what becomes of calls to one host? No call is
 //! made.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 
 use super::diagnosis::{Diagnosis, Evidence, Severity};
 use super::surroundings::DoctorEnv;
@@ -42,7 +43,10 @@ pub(super) async fn examine_host(
         let entries = settings.egress.iter();
         let listed = entries.map(|entry| format!("{} takes {}", entry.name, entry.leads_to()));
         let listed: Vec<_> = listed.collect();
-        let todo = format!("let an entry name it in `hosts`; {}", listed.join("; "));
+        let todo = match listed.as_slice() {
+            [] => "write an [[egress]] that names it in `hosts`: there is none".to_owned(),
+            listed => format!("let an entry name it in `hosts`; {}", listed.join("; ")),
+        };
         let says = format!("no [[egress]] takes calls to {name}: 403 host_not_listed");
         tell(report, "host", Evidence::Config, says, Some(todo));
     }
@@ -50,9 +54,10 @@ pub(super) async fn examine_host(
         let says = format!("{}: {}", entry.name, of_egress(entry));
         report.add(PART, "host", Evidence::Config, says);
         let key = entry.key.of_host(&name).map(|key| key.to_string());
-        let key = key.unwrap_or_else(|| format!("{}, as each call says it", entry.key));
+        let told = || format!("{}, as each call says it", entry.key.told_of_host(&name));
+        let key = key.unwrap_or_else(told);
         report.add(PART, "key", Evidence::Config, key);
-        addresses(entry, &url, env, report).await;
+        addresses((entry, &url), settings, env, report).await;
         if env.probe {
             reach(entry, &url, settings, env, report).await;
         }
@@ -74,7 +79,12 @@ fn tell(
 }
 
 /// Looks up to which addresses calls go, and whether they may.
-async fn addresses(entry: &EgressSettings, url: &BaseUrl, env: &DoctorEnv, report: &mut Diagnosis) {
+async fn addresses(
+    (entry, url): (&EgressSettings, &BaseUrl),
+    settings: &Settings,
+    env: &DoctorEnv,
+    report: &mut Diagnosis,
+) {
     let (says, todo) = match env.net.look_up(&url.host, url.port).await {
         Err(why) => {
             let todo = "is the name right, and does this host know it?";
@@ -83,7 +93,12 @@ async fn addresses(entry: &EgressSettings, url: &BaseUrl, env: &DoctorEnv, repor
         Ok(found) => {
             let shown: Vec<_> = found.iter().map(|at| at.ip().to_string()).collect();
             let shown = format!("{url} is at {}", shown.join(", "));
-            match by_name(entry).and_then(|by_name| by_name.check(&url.host, &found).err()) {
+            let by_name = by_name(entry, settings);
+            match by_name.and_then(|by_name| by_name.check(&url.host, &found).err()) {
+                None if leads_back(&found, settings, env).await => {
+                    let todo = "calls get 508 loop_detected: name the service's own port";
+                    (format!("{shown}: a port of this sidecar"), Some(todo))
+                }
                 None => (shown, None),
                 Some(why) => {
                     let why = why.said_of("the service", "egress");
@@ -98,12 +113,24 @@ async fn addresses(entry: &EgressSettings, url: &BaseUrl, env: &DoctorEnv, repor
 }
 
 /// By which rules a host has its addresses that calls name.
-fn by_name(entry: &EgressSettings) -> Option<CalledByName> {
+fn by_name(entry: &EgressSettings, settings: &Settings) -> Option<CalledByName> {
     let hosts = entry.hosts.as_ref()?;
     Some(CalledByName {
         allow: Arc::clone(&hosts.allow),
-        own: Arc::default(),
+        own: Arc::new(OnceLock::from(settings.ports())),
     })
+}
+
+/// Whether one of these is a port of the sidecar on this machine. Nobody connects: where a port can be bound, the address is
+/// this machine's.
+async fn leads_back(found: &[SocketAddr], settings: &Settings, env: &DoctorEnv) -> bool {
+    let own = settings.ports();
+    for at in found.iter().filter(|at| own.contains(&at.port())) {
+        if env.net.bind(SocketAddr::new(at.ip(), 0)).await.is_ok() {
+            return true;
+        }
+    }
+    false
 }
 
 /// Tells whether a service can be reached.
@@ -139,7 +166,7 @@ async fn connect(
 ) -> Result<(), String> {
     let target = run::egress_target(entry).map_err(|error| format!("{error:#}"))?;
     let mut service = Upstream::new(target, env.net.clone(), run::call_bounds(settings));
-    if let Some(by_name) = by_name(entry) {
+    if let Some(by_name) = by_name(entry, settings) {
         let at = service.at(url.clone(), by_name);
         service = at.map_err(|error| error.to_string())?;
     }

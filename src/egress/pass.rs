@@ -131,7 +131,11 @@ fn named<'e>(
     };
     if parts.uri.scheme_str() == Some("https") && !is_tls {
         let message = "the first line asks for https, and calls go on from here without TLS";
-        return Err(Fault::new("host_mismatch", message));
+        let hint = match &entry.hosts {
+            Some(_) => "write http:// in the URL, or scheme = \"https\" in the entry",
+            None => "write http:// in the URL, or an `upstream` of https:// in the entry",
+        };
+        return Err(Fault::new("host_mismatch", message).hinting(hint));
     }
     let Some(url) = entry.goes_to(&name) else {
         let listed = entry.leads_to();

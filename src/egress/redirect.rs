@@ -1,76 +1,211 @@
-//! Redirects and links of a service that lead to itself.
+//! Redirects and links of a service that lead to itself. They are bytes, of which not all need be letters.
 
-use http::Response;
-use http::header::{self, Entry, HeaderValue};
+use http::header::{self, Entry, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Response, StatusCode, uri};
 
 use crate::answers::body::Body;
-use crate::wire::upstream::BaseUrl;
+use crate::config::{EgressSettings, one_name};
+use crate::wire::upstream::{BaseUrl, detached};
 
-/// Has a redirect to the service itself come back here: as a path, which its caller asks of whom it has called.
-pub(super) fn come_back(reply: &mut Response<Body>, service: &BaseUrl) {
-    let to = reply.headers().get(header::LOCATION);
-    let to = to.filter(|_| reply.status().is_redirection());
-    let path = to.and_then(|to| path_here(service, to.to_str().ok()?));
-    if let Some(Ok(path)) = path.map(HeaderValue::try_from) {
-        reply.headers_mut().insert(header::LOCATION, path);
+/// How a caller names the service, and so how it comes back here: what goes straight to the service is not limited.
+pub(super) enum CalledBy {
+    /// By whole URLs of http, as of a proxy.
+    WholeUrl,
+    /// By whole URLs of https. What the service names comes back as it stands.
+    SecureUrl,
+    /// By the service's own name in `Host`, or by none: only a path surely comes back.
+    Name,
+    /// By the address of this way out, which its `Host` has, unless that names the service.
+    Address(HeaderValue),
+}
+
+/// What a caller does with a reference.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reference {
+    /// It asks whom it has called.
+    Redirect,
+    /// It may follow it as it stands.
+    Link,
+}
+
+impl CalledBy {
+    /// As this call does.
+    pub(super) fn of(parts: &Parts) -> CalledBy {
+        if parts.uri.authority().is_some() {
+            return match parts.uri.scheme() == Some(&uri::Scheme::HTTPS) {
+                true => CalledBy::SecureUrl,
+                false => CalledBy::WholeUrl,
+            };
+        }
+        // A copy: with a part of it, all that was read with the head would stay while the call waits.
+        let host = parts.headers.get(header::HOST).map(detached);
+        host.map_or(CalledBy::Name, CalledBy::Address)
+    }
+
+    /// By the name of the service, where `Host` has that.
+    fn or_name(self, entry: &EgressSettings) -> CalledBy {
+        let CalledBy::Address(host) = &self else {
+            return self;
+        };
+        let name = host.to_str().ok().and_then(one_name);
+        match name.is_some_and(|name| entry.goes_to(&name).is_some()) {
+            true => CalledBy::Name,
+            false => self,
+        }
+    }
+
+    /// Has what leads to the service itself come back here: redirects, links (RFC 8288) such as that to the next page, and
+    /// where to look at what a call has made.
+    pub(super) fn lead_back(
+        self,
+        reply: &mut Response<Body>,
+        entry: &EgressSettings,
+        service: &BaseUrl,
+    ) {
+        let mut leading = [header::LOCATION, header::LINK].into_iter();
+        if !leading.any(|name| reply.headers().contains_key(name)) {
+            return;
+        }
+        let called_by = self.or_name(entry);
+        let location = match reply.status() {
+            StatusCode::CREATED | StatusCode::ACCEPTED => Some(Reference::Link),
+            status => status.is_redirection().then_some(Reference::Redirect),
+        };
+        if let Some(kind) = location {
+            let change = |to: &[u8]| called_by.led_back(service, to, kind);
+            change_lines(reply, &header::LOCATION, change);
+        }
+        change_lines(reply, &header::LINK, |links| {
+            change_links(links, |to| called_by.led_back(service, to, Reference::Link))
+        });
+    }
+
+    /// How a reference to the service itself comes back here; `None`: it stays as it is.
+    fn led_back(&self, service: &BaseUrl, to: &[u8], kind: Reference) -> Option<Vec<u8>> {
+        let (host, path) = below_base(service, to)?;
+        let slash = if path.starts_with(b"/") { "" } else { "/" };
+        let path = [slash.as_bytes(), path].concat();
+        match self {
+            CalledBy::SecureUrl => None,
+            CalledBy::WholeUrl => {
+                let is_secure = host == OwnHost::WithScheme && service.tls;
+                let rest = to.get("https".len()..).filter(|_| is_secure)?;
+                Some([b"http", rest].concat())
+            }
+            CalledBy::Address(here) if kind == Reference::Link && host != OwnHost::Unnamed => {
+                Some([b"http://", here.as_bytes(), &path].concat())
+            }
+            CalledBy::Name if kind == Reference::Link && host != OwnHost::Unnamed => None,
+            // These would name a host.
+            _ if matches!(path.as_slice(), [_, b'/' | b'\\', ..]) => None,
+            _ => Some(path),
+        }
     }
 }
 
-/// Has links to the service itself (RFC 8288), such as that to the next page, lead here: by the name `here` that the call
-/// has in its `Host`. Callers follow them as they stand, and what goes straight to the service is not limited.
-pub(super) fn link_back(reply: &mut Response<Body>, service: &BaseUrl, here: &str) {
-    let Entry::Occupied(mut lines) = reply.headers_mut().entry(header::LINK) else {
+/// How a reference to the service names its host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OwnHost {
+    WithScheme,
+    WithoutScheme,
+    Unnamed,
+}
+
+/// Reads a reference to the service itself: how it names the host, and its path without the base. `None`: it leads elsewhere,
+/// or is no more than the end of a path.
+fn below_base<'t>(service: &BaseUrl, to: &'t [u8]) -> Option<(OwnHost, &'t [u8])> {
+    let own = if service.tls { "https:" } else { "http:" };
+    let (scheme, rest) = to.split_at_checked(own.len()).unwrap_or_default();
+    let has_scheme = scheme.eq_ignore_ascii_case(own.as_bytes());
+    let rest = if has_scheme { rest } else { to };
+    let (host, path) = match rest.strip_prefix(b"//") {
+        Some(rest) => {
+            let is_end = |byte: &u8| matches!(byte, b'/' | b'?' | b'#' | b'\\');
+            let end = rest.iter().position(is_end).unwrap_or(rest.len());
+            let (authority, path) = rest.split_at_checked(end)?;
+            if !is_of(service, own, authority) {
+                return None;
+            }
+            let host = match has_scheme {
+                true => OwnHost::WithScheme,
+                false => OwnHost::WithoutScheme,
+            };
+            (host, path)
+        }
+        None if has_scheme || !to.starts_with(b"/") => return None,
+        None => (OwnHost::Unnamed, to),
+    };
+    let (base, path) = path.split_at_checked(service.base.len())?;
+    let is_below = base.eq_ignore_ascii_case(service.base.as_bytes())
+        && matches!(path, [] | [b'/' | b'?' | b'#', ..]);
+    is_below.then_some((host, path))
+}
+
+/// Whether this is the service's host and port: in capitals, with a dot at the end or the usual port it is the same.
+fn is_of(service: &BaseUrl, scheme: &str, authority: &[u8]) -> bool {
+    let authority = std::str::from_utf8(authority).unwrap_or_default();
+    let named = format!("{scheme}//{authority}").parse();
+    named.is_ok_and(|named: BaseUrl| {
+        let host = named.host.strip_suffix('.').unwrap_or(&named.host);
+        host.eq_ignore_ascii_case(&service.host) && named.port == service.port
+    })
+}
+
+/// Changes all lines of a header of which `change` makes something.
+fn change_lines(
+    reply: &mut Response<Body>,
+    name: &HeaderName,
+    change: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) {
+    let Entry::Occupied(mut lines) = reply.headers_mut().entry(name) else {
         return;
     };
     for line in lines.iter_mut() {
-        let links = line.to_str().ok();
-        let links = links.and_then(|links| links_here(service, here, links));
-        if let Some(Ok(links)) = links.map(HeaderValue::try_from) {
-            *line = links;
+        let changed = change(line.as_bytes()).map(HeaderValue::try_from);
+        if let Some(Ok(changed)) = changed {
+            *line = changed;
         }
     }
 }
 
-/// A line of links, in which those to the service lead here; `None`: it is none.
-fn links_here(service: &BaseUrl, here: &str, links: &str) -> Option<String> {
-    let (mut all, mut rest) = (String::new(), links);
-    while let Some((before, link)) = rest.split_once('<') {
-        let (to, end) = link.split_once('>')?;
-        // Without a name it is one of whom the caller has called.
-        let path = to.contains("//").then(|| path_here(service, to)).flatten();
-        let to = path.map_or_else(|| to.to_owned(), |path| ["http://", here, &path].concat());
-        all.extend([before, "<", &to, ">"]);
-        rest = end;
+/// A line of links with what `change` makes of their references. What stands in quotes is none.
+fn change_links(line: &[u8], change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+    // A link begins the line, or stands behind a comma.
+    let (mut all, mut rest, mut begins) = (Vec::new(), line, true);
+    while let Some((first, after)) = rest.split_first() {
+        let length = match first {
+            b'<' if begins => after.iter().position(|byte| *byte == b'>'),
+            b'"' => quoted(after),
+            _ => Some(0),
+        };
+        // What does not end is none.
+        let Some((part, behind)) = length.and_then(|more| rest.split_at_checked(1 + more)) else {
+            break;
+        };
+        match part {
+            [b'<', to @ ..] if begins => {
+                all.push(b'<');
+                all.extend(change(to).unwrap_or_else(|| to.to_vec()));
+            }
+            _ => all.extend(part),
+        }
+        begins = *first == b',' || begins && matches!(first, b' ' | b'\t');
+        rest = behind;
     }
-    all += rest;
+    all.extend(rest);
     Some(all)
 }
 
-/// How callers name here what a location of the service names; `None`: it leads elsewhere.
-fn path_here(service: &BaseUrl, to: &str) -> Option<String> {
-    let own = if service.tls { "https:" } else { "http:" };
-    let path = match to.split_once("//") {
-        Some((scheme, rest)) if scheme.is_empty() || scheme.eq_ignore_ascii_case(own) => {
-            let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
-            let (authority, path) = rest.split_at_checked(end)?;
-            // As it is spelled here: in capitals, with a dot at the end or the usual port it is the same.
-            let named: BaseUrl = format!("{own}//{authority}").parse().ok()?;
-            let host = named.host.strip_suffix('.').unwrap_or(&named.host);
-            if !host.eq_ignore_ascii_case(&service.host) || named.port != service.port {
-                return None;
-            }
-            path
+/// How long a text in quotes is behind the first one, with the last one; `None`: it does not end.
+fn quoted(text: &[u8]) -> Option<usize> {
+    let mut bytes = text.iter().enumerate();
+    while let Some((nth, byte)) = bytes.next() {
+        match byte {
+            b'"' => return Some(nth + 1),
+            b'\\' => drop(bytes.next()),
+            _ => {}
         }
-        _ if to.starts_with('/') => to,
-        _ => return None,
-    };
-    let (base, path) = path.split_at_checked(service.base.len())?;
-    match path.as_bytes() {
-        _ if !base.eq_ignore_ascii_case(&service.base) => None,
-        // These would name a host.
-        [b'/', b'/' | b'\\', ..] => None,
-        [b'/', ..] => Some(path.to_owned()),
-        [] | [b'?' | b'#', ..] => Some(["/", path].concat()),
-        _ => None,
     }
+    None
 }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::ask::CallAsk;
 use super::key::ReadBody;
 use super::pass::may_pass;
-use super::redirect::{come_back, link_back};
+use super::redirect::CalledBy;
 use super::services::Services;
 use super::start::CallStart;
 use crate::answers::body::{self, Body};
@@ -129,15 +129,10 @@ impl WayOut {
             Err(fault) => return refuse(&parts, fault),
         };
         let id = respond::request_id(&parts.headers);
-        // A copy: with a part of it, all that was read with the head would stay while the call waits.
-        let here = parts.headers.get(header::HOST);
-        let here = here.and_then(|host| Some(Box::<str>::from(host.to_str().ok()?)));
+        let called_by = CalledBy::of(&parts);
         match boxed(|| self.send(entry, &to, parts, body)).await {
             Ok(mut reply) => {
-                come_back(&mut reply, to.target().url());
-                if let Some(here) = here {
-                    link_back(&mut reply, to.target().url(), &here);
-                }
+                called_by.lead_back(&mut reply, entry, to.target().url());
                 reply
             }
             Err(fault) => fault.reply(id),

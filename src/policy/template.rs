@@ -257,6 +257,18 @@ impl Template {
         is_told.then_some(key)
     }
 
+    /// How the keys of calls to this host look, with the other places as they are written.
+    pub fn told_of_host(&self, host: &str) -> String {
+        let mut written = String::new();
+        let begins = if self.text.starts_with("{host}") {
+            0
+        } else {
+            usize::MAX
+        };
+        escape(host, begins, &mut written);
+        self.text.replace("{host}", &written)
+    }
+
     /// The key of a call that says this of itself. For what it does not say a fixed word stands.
     pub fn of_call<'v>(
         &self,

@@ -227,6 +227,12 @@ pub(super) struct VendorHead<'h> {
 }
 
 impl<'h> VendorHead<'h> {
+    /// An answer that says nothing.
+    pub(super) fn without_lines(vendor: &'static Vendor) -> VendorHead<'h> {
+        let lines = Vec::new();
+        VendorHead { vendor, lines }
+    }
+
     /// All lines of an answer's head, in their order.
     pub(super) fn read<N: AsRef<str>>(
         vendor: &'static Vendor,

@@ -5,6 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::prelude::*;
 use crate::servers::vendor::VendorCall;
+use crate::sidecar::simulated::Start;
 
 const ONE: &str = "key = 'vendor'\nconcurrency = 1";
 const MINUTE: Duration = Duration::from_secs(60);
@@ -270,6 +271,53 @@ async fn a_service_that_breaks_off_costs_no_more_than_its_call() {
         is_free(&world, path).await;
     }
     gone.abort();
+}
+
+/// The head and what came of the body come through, also where the rest breaks off at once. Over sockets, where both may
+/// come in one piece; so it is with what a backend answers.
+#[tokio::test]
+async fn who_breaks_its_body_off_at_once_is_heard_before() {
+    let world = World::within(Net::Tcp, "", ONE, |call| match call.target() {
+        "/chunks" => Answer::new(500, "0123456789")
+            .streamed(3, Duration::ZERO)
+            .cut(3, Stops::Closes),
+        _ => Answer::new(500, "0123456789").cut(3, Stops::Closes),
+    })
+    .await;
+    let backend = format!("http://{}", world.vendor.addr);
+    let jobs = Start::before(&world.net, &backend, "").start().await;
+    for nth in 0..200 {
+        for (to, path) in [
+            (world.caller.addr, "/body"),
+            (world.caller.addr, "/chunks"),
+            (jobs.addr, "/ojs/v1/elsewhere"),
+        ] {
+            let mut stream = world.net.connect("127.0.0.1", to.port()).await.unwrap();
+            stream.write_all(download(path).as_bytes()).await.unwrap();
+            let reply = rest(stream).await;
+            assert!(
+                reply.starts_with("HTTP/1.1 500 ") && reply.contains("012"),
+                "{nth} {path}: {reply}"
+            );
+            assert!(!reply.ends_with("0\r\n\r\n"), "{nth} {path}: {reply}");
+        }
+    }
+    jobs.stop().await;
+}
+
+/// Nobody can tell who closes one half from who hung up.
+#[tokio::test]
+async fn who_closes_its_half_gets_no_answer() {
+    let world = World::within(Net::Tcp, "", ONE, |call| match call.target() {
+        "/half" => Answer::ok().after(millis(100)),
+        _ => Answer::ok(),
+    })
+    .await;
+    let mut stream = caller(&world, &download("/half")).await;
+    begun(&world, "/half").await;
+    stream.shutdown().await.unwrap();
+    assert_eq!(rest(stream).await, "");
+    is_free(&world, "it closed its half").await;
 }
 
 /// A caller that waits to be told sends its body when the call has its start.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ojs_throttle::net::{Net, sim};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::prelude::*;
 use super::raw;
@@ -167,18 +168,124 @@ async fn a_port_is_of_the_entry_and_nothing_of_the_proxy_goes_on() {
     assert_eq!(seen.head, lines);
 }
 
-/// A redirect to the host itself is a path, which its caller asks of the same host; it would leave by TLS otherwise.
+/// What leads to the host itself comes back as its caller calls: by whole URLs of http, or by the host's name. By that
+/// name a link of https is left, which would send the caller's credentials to the host without TLS.
 #[tokio::test(start_paused = true)]
-async fn a_redirect_of_a_host_to_itself_comes_back_here() {
+async fn what_leads_to_the_host_itself_comes_back_as_it_was_called() {
     let world = World::start("hosts = ['*.a.example']\nkey = '{host}'\nconcurrency = 9").await;
     world.name("x.a.example", &[&[PUBLIC]]);
     let _vendor = world
         .vendor(443, || {
-            Answer::new(302, "").header("Location", "https://x.a.example/new")
+            Answer::new(302, "")
+                .header("Location", "https://x.a.example/new")
+                .header("Link", "<https://x.a.example/p?page=2>; rel=next, </q>")
         })
         .await;
-    let reply = world.said("http://x.a.example/old", "x.a.example").await;
-    assert!(reply.contains("\r\nlocation: /new\r\n"), "{reply}");
+    let by_tls = "<https://x.a.example/p?page=2>; rel=next, </q>";
+    let clear = "<http://x.a.example/p?page=2>; rel=next, </q>";
+    for (first, location, link) in [
+        ("http://x.a.example/old", "http://x.a.example/new", clear),
+        ("https://x.a.example/old", "https://x.a.example/new", by_tls),
+        ("/old", "/new", by_tls),
+    ] {
+        let reply = world.said(first, "x.a.example").await;
+        for line in [format!("location: {location}"), format!("link: {link}")] {
+            assert!(
+                reply.contains(&format!("\r\n{line}\r\n")),
+                "{first}: {reply}"
+            );
+        }
+    }
+}
+
+/// A caller that takes the way out for its proxy names all of the path, and so does what it follows.
+#[tokio::test(start_paused = true)]
+async fn whole_urls_keep_the_base_of_an_upstream() {
+    let world = World::start("upstream = 'https://api.example/base'").await;
+    world.name("api.example", &[&[PUBLIC]]);
+    let vendor = world
+        .vendor(443, || {
+            Answer::new(201, "")
+                .header("Location", "https://api.example/base/new")
+                .header(
+                    "Link",
+                    "<https://api.example/base/p>, </base/q>, <https://api.example/r>",
+                )
+        })
+        .await;
+    for (first, host, location, link) in [
+        (
+            "http://api.example/base/old",
+            "api.example",
+            "http://api.example/base/new",
+            "<http://api.example/base/p>, </base/q>, <https://api.example/r>",
+        ),
+        (
+            "/old",
+            "here:8082",
+            "http://here:8082/new",
+            "<http://here:8082/p>, </q>, <https://api.example/r>",
+        ),
+        // It was sent here by its name.
+        (
+            "/old",
+            "API.example",
+            "https://api.example/base/new",
+            "<https://api.example/base/p>, </q>, <https://api.example/r>",
+        ),
+    ] {
+        let reply = world.said(first, host).await;
+        for line in [format!("location: {location}"), format!("link: {link}")] {
+            assert!(
+                reply.contains(&format!("\r\n{line}\r\n")),
+                "{first}: {reply}"
+            );
+        }
+        assert_eq!(vendor.calls().pop().unwrap().target(), "/base/old");
+    }
+    let followed = world
+        .status("http://api.example/base/new", "api.example")
+        .await;
+    assert_eq!(followed, "201");
+}
+
+/// What is wrong with a reply is not told as if it were none, and advice names what the entry has.
+#[tokio::test(start_paused = true)]
+async fn only_what_is_no_http_is_asked_for_tls() {
+    let world =
+        World::start("hosts = ['b.example']\nscheme = 'http'\nkey = '{host}'\nconcurrency = 9")
+            .await;
+    world.name("b.example", &[&[PUBLIC]]);
+    let at = SocketAddr::from(([127, 0, 0, 1], 80));
+    let mut listener = world.net.bind(at).await.unwrap();
+    let head = "HTTP/1.1 200 OK\r\n";
+    for (reply, asks) in [
+        (format!("{head}X-Long: a\r\n b\r\n\r\n"), false),
+        (
+            format!("{head}Content-Length: 1\r\nContent-Length: 2\r\n\r\nx"),
+            false,
+        ),
+        ("\u{15}\u{3}\u{1}\0\u{2}\u{2}F".to_owned(), true),
+        ("SSH-2.0-OpenSSH\r\n".to_owned(), true),
+    ] {
+        let answers = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut call = [0; 1_000];
+            let _read = stream.read(&mut call).await.unwrap();
+            stream.write_all(reply.as_bytes()).await.unwrap();
+        };
+        let (told, ()) = tokio::join!(world.said("/", "b.example"), answers);
+        has(&told, 502, "service_reply_lost");
+        let advice = "must the entry have scheme = \\\"https\\\"?";
+        assert_eq!(told.contains(advice), asks, "{reply:?}: {told}");
+        assert!(!told.contains("upstream"), "{told}");
+    }
+    let told = world.said("https://b.example/", "b.example").await;
+    has(&told, 400, "host_mismatch");
+    assert!(
+        told.contains("or scheme = \\\"https\\\" in the entry"),
+        "{told}"
+    );
 }
 
 /// What leads to this host or to the credentials of a cloud, in all that somebody made of it.

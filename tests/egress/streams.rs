@@ -1,11 +1,15 @@
 //! Bodies that stream, services that fail, and calls that are made again.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::Method;
+use ojs_throttle::net::{Net, sim};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::prelude::*;
 use crate::servers::vendor::sum;
+use crate::sidecar::simulated::Start;
 
 #[tokio::test(start_paused = true)]
 async fn large_bodies_stream_both_ways() {
@@ -35,13 +39,52 @@ async fn large_bodies_stream_both_ways() {
 }
 
 async fn raw_bytes(world: &World, text: &str) -> Vec<u8> {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let port = world.caller.addr.port();
     let mut stream = world.net.connect("127.0.0.1", port).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply).await.unwrap();
     reply
+}
+
+/// Of a body that has trailers all but these comes through, for calls and for jobs.
+#[tokio::test(start_paused = true)]
+async fn trailers_are_dropped_both_ways() {
+    let net = Net::Sim(sim::Network::default());
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut listener = net.bind(any).await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let start = Start::before(&net, &format!("http://{at}"), &super::entry(at, ""));
+    let sidecar = start.start().await;
+    let body =
+        "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n";
+    let call = format!(
+        "PUT /ojs/v1/x HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: close, TE\r\n{body}"
+    );
+    for to in [sidecar.egress[0], sidecar.addr] {
+        let answers = async {
+            let (mut stream, mut seen) = loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut begins = vec![0; 3];
+                stream.read_exact(&mut begins).await.unwrap();
+                // The sidecar asks the backend for its manifest by itself.
+                if begins == b"PUT" {
+                    break (stream, begins);
+                }
+            };
+            while !seen.ends_with(b"0\r\n\r\n") {
+                seen.push(stream.read_u8().await.unwrap());
+            }
+            let answer = format!("HTTP/1.1 200 OK\r\n{body}");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            String::from_utf8(seen).unwrap()
+        };
+        let (told, seen) = tokio::join!(raw(&net, to, &call), answers);
+        for text in [told, seen] {
+            let is_whole = text.ends_with("\r\n3\r\nabc\r\n0\r\n\r\n");
+            assert!(is_whole && !text.contains("X-Sum: 1"), "{text}");
+        }
+    }
 }
 
 /// Which calls are made again, by the status that the vendor gives the first time, and how often the vendor sees them.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::doctor::{doctor, finding};
 use super::prelude::*;
 use crate::servers::certs::Ca;
-use crate::servers::port;
 use crate::servers::vendor::{Answer, Vendor};
+use crate::servers::{connections, port};
 
 const LOOPBACK: &str = "allow = [\"127.0.0.0/8\", \"::1\"]";
 
@@ -63,6 +63,28 @@ fn calls_go_out_over_tls_and_their_host_stays_as_it_was_signed() {
         "{report}"
     );
     assert_eq!(vendor.calls().len(), 3);
+}
+
+/// The advice names what the entry has.
+#[test]
+fn a_host_without_tls_is_told_with_what_the_entry_has() {
+    let to = connections::each(|mut stream| {
+        drop(stream.write_all(b"HTTP/1.1 400 Bad\r\n\r\n"));
+    });
+    let at = format!("localhost:{}", to.port());
+    let (config, calls) = entry(&format!("hosts = [\"{at}\"]\n{LOOPBACK}"));
+    let _sidecar = Sidecar::run(&config);
+    let mut conn = Conn::open(calls);
+    conn.write(format!("GET / HTTP/1.1\r\nHost: {at}\r\n\r\n").as_bytes())
+        .unwrap();
+    let told = conn.reply().unwrap().json()["error"].clone();
+    assert_eq!(told["code"], "service_unreachable", "{told}");
+    let message = told["message"].as_str().unwrap();
+    assert!(
+        message.ends_with("must the entry have scheme = \"http\"?)"),
+        "{told}"
+    );
+    assert!(told["hint"].as_str().unwrap().contains("`hosts`"), "{told}");
 }
 
 /// A name of this host, which nobody allowed.
@@ -351,6 +373,31 @@ fn the_doctor_tells_what_becomes_of_calls_to_a_host() {
             assert!(told["says"].as_str().unwrap().contains(words), "{report}");
         }
     }
+    // A host may lead to the sidecar itself, by whatever name.
+    let (config, own) = entry(&format!(
+        "hosts = [\"HERE\"]\nscheme = \"http\"\n{LOOPBACK}"
+    ));
+    let at_own = format!("localhost:{}", own.port());
+    let config = config.replace("HERE", &at_own);
+    let (report, exit) = of(&config, &at_own, &[]);
+    assert_eq!(exit, Some(1), "{report}");
+    let addresses = finding(&report, "egress", "addresses");
+    assert!(
+        addresses.to_string().contains("508 loop_detected"),
+        "{report}"
+    );
+    let sidecar = Sidecar::run(&config);
+    assert_eq!(said(own, &format!("http://{at_own}/"), &at_own).0, 508);
+    drop(sidecar);
+    // Without a way out there is none to be named.
+    let (before, _) = config.split_once("[[egress]]").unwrap();
+    let before = before.replace("none", "http://127.0.0.1:9");
+    let (report, _) = of(&before, "api.example.com", &[]);
+    let told = finding(&report, "egress", "host").to_string();
+    assert!(
+        told.contains("write an [[egress]]") && !told.contains("; \""),
+        "{told}"
+    );
     // With --probe it connects. An entry with an upstream takes its name too, and a key may need more than a host.
     let upstream = format!("upstream = \"http://{at}\"");
     let (config, _) = entry(&upstream);
@@ -360,7 +407,7 @@ fn the_doctor_tells_what_becomes_of_calls_to_a_host() {
     let key = finding(&report, "egress", "key");
     assert_eq!(
         key["says"],
-        "of:{host}:{header.X-Team}, as each call says it"
+        format!("of:localhostx_3A{port}:{{header.X-Team}}, as each call says it")
     );
     let service = finding(&report, "egress", "service");
     assert!(

@@ -106,7 +106,7 @@ codes! {
     BAD_GATEWAY "backend_reply_unreadable":
         "look what stands between here and the backend, and whether server.upstream is an OJS backend";
     /// No connection to the service that an `[[egress]]` entry names.
-    BAD_GATEWAY "service_unreachable": "look at `upstream` of the entry, and whether the service is there";
+    BAD_GATEWAY "service_unreachable": "look at `upstream` or `hosts` of the entry, and whether the service is there";
     /// The reply of such a service broke off before its head was whole, or cannot be read.
     BAD_GATEWAY "service_reply_lost": "ask the service whether it has carried the call out";
     /// The backend does not tell the depth of a queue that may be full (5xx, 429 or 408).

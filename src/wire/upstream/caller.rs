@@ -420,13 +420,14 @@ impl Upstream {
                     let why = format!("its head has more than {most} lines or {HEAD} bytes{more}");
                     return UpstreamError::Lost(why);
                 }
-                let hint = match error.is_parse() && self.0.target.tls().is_none() {
-                    true => {
-                        " (that is no HTTP: does it speak TLS, and must server.upstream begin with https://?)"
-                    }
+                let why = whole(&error);
+                // What has a version of HTTP is HTTP, whatever is wrong behind it.
+                let is_no_http = error.is_parse() && why.starts_with("invalid HTTP version");
+                let hint = match is_no_http && self.0.target.tls().is_none() {
+                    true => self.0.named_by().advice_of_no_http(),
                     false => "",
                 };
-                UpstreamError::Lost(format!("{}{hint}", whole(&error)))
+                UpstreamError::Lost(format!("{why}{hint}"))
             }
             ExchangeFailure::Broken(None) => UpstreamError::Lost("the connection ended".to_owned()),
             ExchangeFailure::Late | ExchangeFailure::Stalled => {

@@ -70,8 +70,31 @@ pub enum SendError {
     Stalled(Duration),
 }
 
+/// Who names the service that is called.
+#[derive(Clone, Copy)]
+pub(super) enum NamedBy {
+    /// The file, by a URL.
+    File,
+    /// Each call, by a host that the file lists.
+    Call,
+}
+
+impl NamedBy {
+    /// Says what to do when the reply is no HTTP, on a connection without TLS.
+    pub(super) fn advice_of_no_http(self) -> &'static str {
+        match self {
+            NamedBy::File => {
+                " (that is no HTTP: does it speak TLS, and must server.upstream begin with https://?)"
+            }
+            NamedBy::Call => {
+                " (that is no HTTP: does it speak TLS, and must the entry have scheme = \"https\"?)"
+            }
+        }
+    }
+}
+
 /// Says what to do when a TLS connection cannot be opened.
-pub(super) fn advice(error: &std::io::Error) -> &'static str {
+pub(super) fn advice(error: &std::io::Error, named_by: NamedBy) -> &'static str {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     match inner {
         Some(rustls::Error::InvalidCertificate(CertificateError::Other(why)))
@@ -82,16 +105,24 @@ pub(super) fn advice(error: &std::io::Error) -> &'static str {
         }
         Some(rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        )) => " (the certificate is of another host: server.upstream must name one that it is for)",
+        )) => match named_by {
+            NamedBy::File => {
+                " (the certificate is of another host: server.upstream must name one that it is for)"
+            }
+            NamedBy::Call => {
+                " (the certificate is of another host: calls must name one that it is for)"
+            }
+        },
         Some(rustls::Error::InvalidCertificate(
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
         )) => " (the backend's certificate has expired, or this host's clock is wrong)",
         Some(rustls::Error::InvalidCertificate(_)) => {
             " (upstream.ca_file names the certificates that are trusted)"
         }
-        Some(rustls::Error::InvalidMessage(_)) => {
-            " (that is no TLS: must server.upstream begin with http://?)"
-        }
+        Some(rustls::Error::InvalidMessage(_)) => match named_by {
+            NamedBy::File => " (that is no TLS: must server.upstream begin with http://?)",
+            NamedBy::Call => " (that is no TLS: must the entry have scheme = \"http\"?)",
+        },
         _ => "",
     }
 }
