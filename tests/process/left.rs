@@ -43,7 +43,7 @@ fn shown(desk: &Desk, key: &str) -> [String; 3] {
         desk.done(&format!("slots {key}")),
         until("a state of now", || {
             let top = desk.done(&format!("top --once --columns 400 --filter {key}"));
-            (!top.contains("paused")).then_some(top)
+            top.contains(LEFT).then_some(top)
         }),
     ]
 }
