@@ -51,10 +51,11 @@ causes! {
         => "`ojs-throttle resume {name}` ends the pause";
     /// The policy, `[[egress]]` or budget left the file. What was set by hand for all of its keys is kept until it ends
     /// or somebody takes it away.
-    NOT_IN_FILE "not in file": "{what} limits nothing, because nothing in the file has this name{set}"
-        => "`ojs-throttle clear {name}` takes away what was set by hand";
+    NOT_IN_FILE "not in file": "policy {policy} limits nothing, because nothing in the file has this name{set}"
+        => "`ojs-throttle clear --policy {of_policy}` takes away what was set by hand";
     /// So it is said of a policy, `[[egress]]` or budget as a whole. Its numbers hold for each of its keys alone.
-    EACH_KEY "each key": "{what} limits each of its keys alone: {full} of {keys} that are known here have no room{names}"
+    /// At most 1,000 of these are looked at.
+    EACH_KEY "each key": "policy {policy} limits each of its keys alone: {full} of {keys} that are known here have no room{names}"
         => "`ojs-throttle why --key KEY` says what keeps one of them";
     /// The file, or the job itself, allows no start.
     NO_SLOTS "no slots": "{what} has no slots: its limit says concurrency = 0" => "{raise}";

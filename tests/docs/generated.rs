@@ -135,7 +135,8 @@ fn with_examples(sentence: &str, examples: &[(&str, &str)]) -> (String, bool) {
     (text, true)
 }
 
-const SENTENCE: [(&str, &str); 11] = [
+const SENTENCE: [(&str, &str); 12] = [
+    ("policy", "\"per-customer\""),
     ("taken", "2"),
     ("slots", "2"),
     ("used", "80"),
@@ -148,7 +149,8 @@ const SENTENCE: [(&str, &str); 11] = [
     ("near", "\"billings\""),
     ("jobs", "2"),
 ];
-const ADVICE: [(&str, &str); 8] = [
+const ADVICE: [(&str, &str); 9] = [
+    ("of_policy", "per-customer"),
     ("workers", "the workers"),
     ("name", "stripe"),
     (

@@ -78,7 +78,7 @@ pub(super) fn each_key(policy: &str, keys: usize, full: &[String]) -> Cause {
         names.insert_str(0, ": ");
     }
     let known: [(&str, &dyn Display); 4] = [
-        ("what", &named(Space::Policy, policy)),
+        ("policy", &quoted(policy)),
         ("full", &full.len()),
         ("keys", &keys),
         ("names", &names),
@@ -95,8 +95,8 @@ fn of_policy(sidecar: &Sidecar, view: &LimitView) -> Option<Cause> {
     }
     let set = view.set.as_ref().map(|set| set_by_hand(set, None));
     let known: [(&str, &dyn Display); 3] = [
-        ("what", &named(Space::Policy, &view.name)),
-        ("name", &format!("--policy {}", shell_word(&view.name))),
+        ("policy", &quoted(&view.name)),
+        ("of_policy", &shell_word(&view.name)),
         ("set", &set.unwrap_or_default()),
     ];
     Some(Cause::new(&causes::NOT_IN_FILE, &known))

@@ -50,6 +50,8 @@ impl Fleet {
             let claim = Claim::limited(&format!("j{}", self.jobs));
             let limited = Limited {
                 limits,
+                // The file has no policies here.
+                policy: Arc::from(crate::policy::BROUGHT),
                 ..claim.limited[0].clone()
             };
             Claim {
