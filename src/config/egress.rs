@@ -13,7 +13,6 @@ use super::entries::{on_store_error, valid_name};
 use super::feedback::feedback;
 use super::hosts::{Hosts, hosts, one_name, warn_of_one_key};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
-use super::retry::{Tries, warn_of_idle_retry};
 use super::secret::Secret;
 use ojs_duration::short;
 use ojs_limit::{Cost, Key, Limits, Rate, Throttle};
@@ -27,6 +26,8 @@ use ojs_wire::upstream::BaseUrl;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
+/// A call that failed rests for so long at least before it is made again.
+const LEAST_REST: Duration = Duration::from_millis(500);
 
 /// One `[[egress]]`.
 #[derive(Clone, PartialEq, Debug)]
@@ -132,7 +133,7 @@ pub(super) fn egress(
             table.refuse("name", "is there twice", hint);
         }
         one_budget_a_name(&mut table, &entry, &all, policies);
-        warn_of_idle_retry(&table, &tries(&entry, policies.0));
+        warn_of_idle_retry(&table, &entry, policies.0);
         let key = entry.key.as_str();
         if let Some(other) = all.iter().find(|other| other.key.as_str() == key)
             && entry.turns() != other.turns()
@@ -150,18 +151,39 @@ pub(super) fn egress(
     all
 }
 
-/// What decides whether its calls can be made again.
-fn tries<'e>(entry: &'e EgressSettings, policies: &'e [Policy]) -> Tries<'e> {
-    let of_key = policies
-        .iter()
-        .filter(|policy| entry.key.has_form_of(&policy.key));
-    Tries {
-        retry: entry.retry,
-        max_wait: entry.max_wait,
-        vendor: entry.vendor,
-        own: entry.feedback.as_ref(),
-        of_policies: of_key.map(|policy| &policy.feedback).collect(),
+/// Warns where `retry` does nothing: a call is made again within `max_wait`, and not while its key is shut.
+fn warn_of_idle_retry(table: &TomlTable<'_>, entry: &EgressSettings, policies: &[Policy]) {
+    let fields = ["retry", "max_wait", "on_limit", "feedback"];
+    if entry.retry == 0 || fields.iter().any(|name| table.is_reported(name)) {
+        return;
     }
+    let of_key = |policy: &&Policy| entry.key.has_form_of(&policy.key);
+    let of_policies = policies.iter().filter(of_key);
+    let all = entry.feedback.iter();
+    let all = all.chain(of_policies.map(|policy| &policy.feedback));
+    let pause = all.map(Feedback::unnamed_pause).max();
+    let pause = pause.unwrap_or_else(|| Feedback::default().unnamed_pause());
+    let of_vendor = entry.vendor.map_or(Some(0), Vendor::unnamed_pause);
+    let pause = of_vendor.map_or(0, |least| least.max(pause));
+    let (title, hint) = match entry.max_wait {
+        Duration::ZERO => (
+            "`retry` does nothing where calls do not wait".to_owned(),
+            "a call is made again within `max_wait`: leave on_limit = \"reject\" out, or `retry`",
+        ),
+        wait if wait <= LEAST_REST => (
+            "`retry` does nothing within this `max_wait`".to_owned(),
+            "a call is made again after 0.5 to 1 s: write max_wait = \"12s\", or take `retry` out",
+        ),
+        wait if wait <= Duration::from_micros(pause) => (
+            format!(
+                "`retry` does nothing after a 429 without a time: that shuts the key for {}",
+                short(pause)
+            ),
+            "write a `max_wait` that is longer by a fifth, or have `feedback` shut the key for less",
+        ),
+        _ => return,
+    };
+    table.warn(&table.span_of("retry"), title, hint);
 }
 
 /// Reads one entry to its end; `None`: something of it is wrong, which was reported.

@@ -22,7 +22,6 @@ mod mode;
 mod origins;
 mod policies;
 mod queues;
-mod retry;
 mod secret;
 mod settings;
 mod shown;

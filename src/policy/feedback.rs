@@ -2,7 +2,6 @@
 //! When to believe it is `[policy.feedback]`.
 
 use std::borrow::Cow;
-use std::ops::RangeInclusive;
 
 use super::json_path::scalar;
 use super::matcher::Pattern;
@@ -176,18 +175,10 @@ impl Feedback {
         self.until(told, known, now, (call, times))
     }
 
-    /// How long a first 429 of this vendor without a time shuts the key, in microseconds. `None`: not at all.
-    pub fn unnamed_pause(&self, vendor: Option<&'static Vendor>) -> Option<RangeInclusive<u64>> {
-        let head = VendorHead::without_lines(vendor.unwrap_or(&GENERIC));
-        if self.headers && vendor.is_some() && head.is_of_few() {
-            return None;
-        }
-        let pause = |dice| {
-            let grown = self.backoff.map(|backoff| backoff.pause(1, dice));
-            let pause = grown.unwrap_or_else(|| self.unnamed(dice));
-            pause.max(head.least()).min(self.max_pause)
-        };
-        Some(pause(0.0)..=pause(1.0))
+    /// How long a first refusal without a time shuts the key at least, in microseconds.
+    pub fn unnamed_pause(&self) -> u64 {
+        let first = self.backoff.map(|backoff| backoff.initial);
+        first.unwrap_or(self.default_pause).min(self.max_pause)
     }
 
     /// Until when a key is shut for which a time was `told`, or for which the error is `known` to mean that, for so long

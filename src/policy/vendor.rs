@@ -123,6 +123,12 @@ impl Vendor {
             .unwrap_or(generic)
     }
 
+    /// How long its 429 without a time shuts a key at least, in microseconds; `None`: it may be about one endpoint, and shuts
+    /// none.
+    pub fn unnamed_pause(&self) -> Option<u64> {
+        self.reasons.is_none().then_some(self.least)
+    }
+
     /// Whether it sends such a header and means what it says.
     fn reads(&self, line: &VendorLine) -> bool {
         match line {
@@ -227,12 +233,6 @@ pub(super) struct VendorHead<'h> {
 }
 
 impl<'h> VendorHead<'h> {
-    /// An answer that says nothing.
-    pub(super) fn without_lines(vendor: &'static Vendor) -> VendorHead<'h> {
-        let lines = Vec::new();
-        VendorHead { vendor, lines }
-    }
-
     /// All lines of an answer's head, in their order.
     pub(super) fn read<N: AsRef<str>>(
         vendor: &'static Vendor,
