@@ -10,14 +10,17 @@ use serde_json::Value;
 use super::port::{AdminPort, AskError};
 use super::why::{list, plain, text};
 use crate::cli::{Sort, Top};
+use crate::duration;
 use crate::wire::ojs;
 
 /// Makes a terminal empty.
 const CLEAR: &str = "\x1b[2J\x1b[H";
+/// Microseconds of a day.
+const DAY: u64 = 86_400_000_000;
 const NAMES: &str = "\
-LIMIT                    BY              SLOTS      WINDOW WAITING STARTS REFUSED           NEXT           DONE";
+LIMIT                    BY              SLOTS      WINDOW WAITING STARTS REFUSED     NEXT     DONE";
 const QUEUES: &str = "\
-QUEUE                        BY                            DEPTH WAITING    HELD  REFUSED           DONE";
+QUEUE                        BY                            DEPTH WAITING    HELD  REFUSED     DONE";
 const WAYS: &str = "\
 WAY OUT                  BY               OUT WAITING  ANSWERS IN THE LAST MINUTE";
 
@@ -231,7 +234,7 @@ fn row_line(row: &Value, today: &str) -> String {
     let next = moment(text(cause, "next_start"), today);
     let done = moment(text(&state["waiting_done"], "at"), today);
     format!(
-        "{:<24} {:<11} {:>9} {:>11} {:>7} {:>6} {:>7} {next:>14} {done:>14}",
+        "{:<24} {:<11} {:>9} {:>11} {:>7} {:>6} {:>7} {next:>8} {done:>8}",
         text(row, "name"),
         text(cause, "name"),
         of(slots, "active"),
@@ -250,7 +253,7 @@ fn queue_line(row: &Value, today: &str) -> String {
         (depth, most) => format!("{depth}/{most}"),
     };
     format!(
-        "{:<28} {:<18} {depth:>16} {:>7} {:>7} {:>8} {:>14}",
+        "{:<28} {:<18} {depth:>16} {:>7} {:>7} {:>8} {:>8}",
         text(row, "queue"),
         text(&row["cause"], "name"),
         row["waiting"].to_string(),
@@ -275,15 +278,17 @@ fn way_line(way: &Value) -> String {
     )
 }
 
-/// A time of day. Where `today` is another day, that stands before it; of another year it stands alone.
+/// A time, in eight letters: that of its day, on another day with how many days later that is, and after nine days the date.
 fn moment(time: &str, today: &str) -> String {
-    let (day, rest) = time.split_once('T').unwrap_or_default();
-    let of_day = rest.split('.').next().unwrap_or_default();
-    let year = today.split('-').next().unwrap_or_default();
-    match day.strip_prefix(year).and_then(|day| day.strip_prefix('-')) {
-        _ if today.starts_with(day) => of_day.to_owned(),
-        Some(in_year) => format!("{in_year} {of_day}"),
-        None => day.to_owned(),
+    let day = |time: &str| Some(duration::moment(time)? / DAY);
+    let days = day(time).zip(day(today));
+    let (date, of_day) = time.split_once('T').unwrap_or_default();
+    let part = |text: &str, from, to| text.get(from..to).unwrap_or_default().to_owned();
+    match days.map(|(then, today)| then.saturating_sub(today)) {
+        None => String::new(),
+        Some(0) => part(of_day, 0, 8),
+        Some(days @ 1..10) => format!("{}+{days}d", part(of_day, 0, 5)),
+        Some(_) => part(date, 5, 10),
     }
 }
 
@@ -301,8 +306,9 @@ mod tests {
         let today = "2026-11-29T07:30:41.123Z";
         for (time, shown) in [
             ("2026-11-29T18:18:41.500Z", "18:18:41"),
-            ("2026-12-01T09:31:00.000Z", "12-01 09:31:00"),
-            ("2027-01-01T00:00:00.000Z", "2027-01-01"),
+            ("2026-12-01T09:31:00.000Z", "09:31+2d"),
+            ("2027-01-31T00:00:00.000Z", "01-31"),
+            ("2026-11-28T23:59:59.000Z", "23:59:59"),
             ("", ""),
         ] {
             assert_eq!(moment(time, today), shown);
