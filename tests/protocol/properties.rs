@@ -110,6 +110,7 @@ fn is_done_in_time(action: Action) -> bool {
     match action {
         Action::Ask(_, _, way)
         | Action::Tell(_, way)
+        | Action::Offer(_, _, way)
         | Action::TakeOver(_, _, way)
         | Action::OwnBack(_, _, way) => way == Way::Whole,
         Action::Lapse(_)

@@ -684,9 +684,14 @@ impl Protocol {
         Some(())
     }
 
-    /// What we offered is forgotten if the store says that it is not ours: `follow_offer`.
+    /// What we offered is forgotten if the store says that it is not ours: `follow_offer`. That it has no row says nothing
+    /// while others have not put back theirs.
     fn follow(&self, world: &mut World, me: usize, job: usize) -> Option<()> {
         let row = world.store.rows[job];
+        if row.is_none() && world.is_filling && world.reaches(me) {
+            world.sidecars[me].held[job].as_mut()?.offer = Offer::Forgotten;
+            return Some(());
+        }
         let is_theirs = world.reaches(me) && row.is_none_or(|row| usize::from(row.owner) != me);
         world.sidecars[me].held[job]
             .take_if(|_| is_theirs)
@@ -1025,14 +1030,20 @@ impl Protocol {
             }
             if !is_alone && !is_asked {
                 let may_own = !world.is_filling || self.has(Fault::OwnsTooSoon);
-                if held.offer == Offer::Untold || (held.offer == Offer::No && world.left.offers > 0)
-                {
+                let is_told = match held.offer {
+                    Offer::No => world.left.offers > 0,
+                    Offer::Untold => true,
+                    Offer::Forgotten => !world.is_filling,
+                    Offer::Told => false,
+                };
+                if is_told {
                     Protocol::ways(world, me, |way| actions.push(Action::Offer(me, job, way)));
                 }
-                if held.offer != Offer::No && may_own {
-                    Protocol::ways(world, me, |way| actions.push(Action::OwnBack(me, job, way)));
-                }
                 if held.offer == Offer::Told {
+                    if may_own {
+                        let own_back = |way| actions.push(Action::OwnBack(me, job, way));
+                        Protocol::ways(world, me, own_back);
+                    }
                     actions.push(Action::Follow(me, job));
                 }
             }

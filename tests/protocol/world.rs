@@ -86,6 +86,8 @@ pub enum Offer {
     No,
     Untold,
     Told,
+    /// The store has lost it since.
+    Forgotten,
 }
 
 /// A job that a sidecar holds.
