@@ -207,7 +207,7 @@ impl Sidecar {
         self.calling.closed.cancel();
     }
 
-    /// How many limited calls are out through us.
+    /// How many calls are out through us.
     pub fn calls_out(&self) -> usize {
         self.calling.out()
     }

@@ -89,17 +89,8 @@ pub struct Proof {
 #[derive(Debug)]
 pub(super) struct Offer {
     pub(super) held: Held,
-    pub(super) told: OfferTold,
-}
-
-/// What the store knows of an offer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum OfferTold {
-    /// It has not said that it knows of it.
-    NotYet,
-    Known,
-    /// It has lost its data since.
-    Forgotten,
+    /// Whether the store has said that it knows of the offer.
+    pub(super) is_known: bool,
 }
 
 /// What limits a job, from the first refusal until it starts.

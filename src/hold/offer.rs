@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use super::held::{Held, Offer, OfferTold};
+use super::held::{Held, Offer};
 use super::lane::Lane;
 use super::state::{HoldState, Whereabouts};
 use ojs_store::{Claimed, Gen};
@@ -50,7 +50,7 @@ impl HoldState {
         of_lane.insert(held.claimed.generation, held.claimed.job.clone());
         known.whereabouts = Whereabouts::Offered(Box::new(Offer {
             held,
-            told: OfferTold::NotYet,
+            is_known: false,
         }));
         self.glance.offers.fetch_add(1, Ordering::Release);
     }

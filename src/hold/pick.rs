@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
-use super::held::{GroupId, Held, OfferTold};
+use super::held::{GroupId, Held};
 use super::lane::Lane;
 use super::locked::Hold;
 use super::order::{QueuedGroup, claims, order};
@@ -266,15 +266,8 @@ impl Hold {
         let mut state = self.state();
         for claimed in claims {
             if let Some(offer) = state.offer_mut(claimed) {
-                offer.told = OfferTold::Known;
+                offer.is_known = true;
             }
-        }
-    }
-
-    /// Notes that the store has forgotten this offer, and perhaps who took it over. Until it is told again nobody gets it.
-    pub fn note_offer_forgotten(&self, claimed: &Claimed) {
-        if let Some(offer) = self.state().offer_mut(claimed) {
-            offer.told = OfferTold::Forgotten;
         }
     }
 
@@ -313,7 +306,7 @@ impl Hold {
     /// Whether the store knows that a job is offered.
     pub fn is_offer_known(&self, claimed: &Claimed) -> bool {
         let mut state = self.state();
-        (state.offer_mut(claimed)).is_some_and(|offer| offer.told == OfferTold::Known)
+        (state.offer_mut(claimed)).is_some_and(|offer| offer.is_known)
     }
 
     /// Whether a job is offered.

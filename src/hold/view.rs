@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::held::{Held, Offer, OfferTold};
+use super::held::{Held, Offer};
 use super::lane::Lane;
 use super::locked::Hold;
 use super::queue::Queue;
@@ -228,12 +228,7 @@ impl Hold {
 
     /// The offers of which the store has not said that it knows them: it is asked again.
     pub fn untold_offers(&self) -> Vec<Claimed> {
-        self.offers_that(|offer| offer.told == OfferTold::NotYet)
-    }
-
-    /// The offers that the store has forgotten: it is told of them again, once all others have told it of theirs.
-    pub fn forgotten_offers(&self) -> Vec<Claimed> {
-        self.offers_that(|offer| offer.told == OfferTold::Forgotten)
+        self.offers_that(|offer| !offer.is_known)
     }
 
     /// At most so many jobs of a lane of which the store knows that they are offered, those first that were claimed
@@ -243,15 +238,14 @@ impl Hold {
             return Vec::new();
         }
         let state = self.state();
-        let known = |offer: &&Offer| offer.told == OfferTold::Known;
-        let claims = state.offers_of(lane).filter(known);
-        let claims = claims.map(|offer| offer.held.claimed.clone());
+        let known = state.offers_of(lane).filter(|offer| offer.is_known);
+        let claims = known.map(|offer| offer.held.claimed.clone());
         claims.take(most).collect()
     }
 
     /// All jobs of which the store knows that they are offered, those first that were claimed first.
     pub fn all_offers(&self) -> Vec<Claimed> {
-        self.offers_that(|offer| offer.told == OfferTold::Known)
+        self.offers_that(|offer| offer.is_known)
     }
 
     /// The offered jobs whose claims can no longer be counted on.

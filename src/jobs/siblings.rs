@@ -267,11 +267,7 @@ fn hold_taken_over(sidecar: &Sidecar, mut held: Held, claimed: &Claimed, claim: 
 /// the store says that it is ours again.
 async fn offer(sidecar: &Sidecar, claims: &[Claimed]) {
     sidecar.hold.offer(claims);
-    let mut untold = sidecar.hold.untold_offers();
-    if !sidecar.store.may_miss_rows() {
-        untold.extend(sidecar.hold.forgotten_offers());
-    }
-    for some in untold.chunks(OFFERS_AT_ONCE) {
+    for some in sidecar.hold.untold_offers().chunks(OFFERS_AT_ONCE) {
         let offer = |claimed: &Claimed| Change::Offer {
             claimed: claimed.clone(),
         };
@@ -320,7 +316,9 @@ pub(super) async fn own_again(sidecar: &Sidecar, offers: Vec<Claimed>) {
         }
         match own(sidecar, &claimed).await {
             Ok(Some(claim)) => ours.push((claimed, claim)),
-            Ok(None) => follow_offer(sidecar, &claimed).await,
+            Ok(None) => {
+                follow_offer(sidecar, &claimed).await;
+            }
             // It is asked again at the next look.
             Err(_) => break,
         }
@@ -374,17 +372,15 @@ fn follow_job(proxy: &Proxy, job: Arc<str>) {
     });
 }
 
-/// A job that we offered is forgotten if the store says that it is ours no more. Where the store may have lost its data,
-/// that it has no row says nothing.
-async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) {
+/// A job that we offered is forgotten if the store says that it is ours no more. Says whether it does.
+async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) -> bool {
     let row = sidecar.store.row(&offer.job).await;
-    match row.ok().filter(|_| !sidecar.store.is_lost()) {
-        Some(None) if sidecar.store.may_miss_rows() => sidecar.hold.note_offer_forgotten(offer),
-        Some(row) if row.as_ref().is_none_or(|row| !row.ours) => {
-            sidecar.hold.forget(&offer.job);
-        }
-        _ => {}
+    let row = row.ok().filter(|_| !sidecar.store.is_lost());
+    let is_theirs = row.is_some_and(|row| row.is_none_or(|row| !row.ours));
+    if is_theirs {
+        sidecar.hold.forget(&offer.job);
     }
+    is_theirs
 }
 
 /// Tells siblings of a call that may end a job which is neither held here alone nor out: one of them may hold it.
@@ -414,9 +410,8 @@ pub(crate) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
             }
             sidecar.wake(&pick.claimed.limited);
         }
-        // The next question of a start tells.
-        Ok(None) if sidecar.store.may_miss_rows() => {}
         Ok(_) => pick.gone(),
+        // The next question of a start tells.
         Err(_) => {}
     }
 }

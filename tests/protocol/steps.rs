@@ -684,14 +684,9 @@ impl Protocol {
         Some(())
     }
 
-    /// What we offered is forgotten if the store says that it is not ours: `follow_offer`. That it has no row says nothing
-    /// while others have not put back theirs.
+    /// What we offered is forgotten if the store says that it is not ours: `follow_offer`.
     fn follow(&self, world: &mut World, me: usize, job: usize) -> Option<()> {
         let row = world.store.rows[job];
-        if row.is_none() && world.is_filling && world.reaches(me) {
-            world.sidecars[me].held[job].as_mut()?.offer = Offer::Forgotten;
-            return Some(());
-        }
         let is_theirs = world.reaches(me) && row.is_none_or(|row| usize::from(row.owner) != me);
         world.sidecars[me].held[job]
             .take_if(|_| is_theirs)
@@ -1033,7 +1028,6 @@ impl Protocol {
                 let is_told = match held.offer {
                     Offer::No => world.left.offers > 0,
                     Offer::Untold => true,
-                    Offer::Forgotten => !world.is_filling,
                     Offer::Told => false,
                 };
                 if is_told {

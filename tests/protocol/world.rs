@@ -86,8 +86,6 @@ pub enum Offer {
     No,
     Untold,
     Told,
-    /// The store has lost it since.
-    Forgotten,
 }
 
 /// A job that a sidecar holds.

@@ -226,7 +226,7 @@ parts! {
         to: String,
         /// Whether a service behind it answers.
         up: bool,
-        /// Limited calls that are out.
+        /// Calls that are out.
         out: usize,
         /// Calls that wait.
         waiting: usize,

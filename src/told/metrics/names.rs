@@ -199,7 +199,7 @@ series! {
     /// Subqueues with more jobs than are looked past, behind held jobs that have no room. They may be of other keys, and
     /// do not start although they may.
     gauge "ojs_throttle_subqueues_out_of_reach" [];
-    /// Limited calls that are out through this sidecar.
+    /// Calls that are out through this sidecar.
     gauge "ojs_throttle_calls_out" [];
     /// Calls that wait here for a start.
     gauge "ojs_throttle_calls_waiting" [];
