@@ -153,7 +153,7 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
         );
     }
     turns_text(limit, out);
-    slots_text(limit, of_policy, out);
+    slots_text(limit, out);
 }
 
 /// The numbers of a limit, and what is used of each, if that is said.
@@ -186,7 +186,8 @@ fn limits_text(state: &Value, out: &mut String) {
 }
 
 /// The jobs and calls that have its slots; of a policy with the key of each.
-fn slots_text(limit: &Value, of_policy: bool, out: &mut String) {
+fn slots_text(limit: &Value, out: &mut String) {
+    let of_policy = text(&limit["state"], "key").starts_with("_policy:");
     for slot in list(limit, "slots") {
         let (job, worker) = (
             text(slot, "job"),

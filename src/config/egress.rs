@@ -27,7 +27,7 @@ use ojs_wire::upstream::BaseUrl;
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 /// A call that failed rests for so long at least before it is made again.
-const LEAST_REST: Duration = Duration::from_millis(500);
+pub const LEAST_REST: Duration = Duration::from_millis(500);
 
 /// One `[[egress]]`.
 #[derive(Clone, PartialEq, Debug)]

@@ -36,7 +36,7 @@ pub use certificates::{CertificateFile, RENEW};
 pub use check::{Checked, Entries, check};
 pub use choices::{LogFormat, MediaType, StoreUrl};
 pub use command_line::CommandLine;
-pub use egress::EgressSettings;
+pub use egress::{EgressSettings, LEAST_REST};
 pub use file::known_fields;
 pub use hosts::{Hosts, one_name};
 pub use kinds::digest_of;

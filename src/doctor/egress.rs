@@ -57,7 +57,7 @@ pub(super) async fn examine_host(
         let told = || format!("{}, as each call says it", entry.key.told_of_host(&name));
         let key = key.unwrap_or_else(told);
         report.add(PART, "key", Evidence::Config, key);
-        addresses((entry, &url), settings, env, report).await;
+        addresses(entry, &url, settings, env, report).await;
         if env.probe {
             reach(entry, &url, settings, env, report).await;
         }
@@ -80,7 +80,8 @@ fn tell(
 
 /// Looks up to which addresses calls go, and whether they may.
 async fn addresses(
-    (entry, url): (&EgressSettings, &BaseUrl),
+    entry: &EgressSettings,
+    url: &BaseUrl,
     settings: &Settings,
     env: &DoctorEnv,
     report: &mut Diagnosis,

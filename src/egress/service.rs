@@ -22,7 +22,7 @@ use super::start::CallStart;
 use crate::answers::body::{self, Body};
 use crate::answers::load::{Load, Service};
 use crate::answers::respond::{self, Fault, Own, refuse};
-use crate::config::EgressSettings;
+use crate::config::{EgressSettings, LEAST_REST};
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Sidecar, micros};
 use crate::limit::fingerprint;
@@ -42,7 +42,7 @@ pub(super) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-re
 /// By this header the service knows a call that it has done (draft-ietf-httpapi-idempotency-key-header).
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// How long a failed call rests at least before it is made again; twice as long each time, up to the second.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
+const BACKOFF: (Duration, Duration) = (LEAST_REST, Duration::from_secs(8));
 
 /// One way out. Cheap to clone.
 #[derive(Clone, Debug)]

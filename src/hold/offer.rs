@@ -18,12 +18,14 @@ impl HoldState {
 
     /// The offered jobs of a lane, in the order of their claims.
     pub(super) fn offers_of(&self, lane: &Lane) -> impl Iterator<Item = &Offer> {
-        let jobs = self
-            .offered
-            .get(lane)
-            .into_iter()
-            .flat_map(BTreeMap::values);
-        jobs.filter_map(|job| self.offer(job))
+        self.offers_from(lane, Gen(0))
+    }
+
+    /// Those from this claim on.
+    pub(super) fn offers_from(&self, lane: &Lane, from: Gen) -> impl Iterator<Item = &Offer> {
+        let of_lane = self.offered.get(lane).into_iter();
+        let jobs = of_lane.flat_map(move |jobs| jobs.range(from..));
+        jobs.filter_map(|(_, job)| self.offer(job))
     }
 
     fn offer(&self, job: &str) -> Option<&Offer> {

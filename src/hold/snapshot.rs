@@ -12,9 +12,9 @@ use super::lane::Lane;
 use super::locked::Hold;
 use super::places::{Amount, Filled};
 use super::queue::{Group, Queue};
-use super::state::HoldState;
 use ojs_limit::{Cost, Key, Limited, PolicyAndKey, Share, Space, Timestamp};
 use ojs_policy::subqueue::Subqueue;
+use ojs_store::Gen;
 
 /// So many groups are copied at once: FETCH waits for no more.
 const AT_ONCE: usize = 256;
@@ -117,9 +117,7 @@ impl Hold {
                 // Others of this thread have their turn too.
                 tokio::task::yield_now().await;
             }
-            let next = held.groups.len();
-            held.groups.extend(offered(&self.state(), &lane));
-            held.find_by_key(next);
+            self.add_offered(&mut held, &lane).await;
             let to = held.groups.len();
             let mut of_queue = held.lanes.get_mut(&lane.queue).into_iter().flatten();
             if let Some(of_lane) = of_queue.find(|one| one.scope == lane.scope) {
@@ -127,6 +125,31 @@ impl Hold {
             }
         }
         held
+    }
+
+    /// The jobs of a lane that are offered to siblings wait here until one has them.
+    async fn add_offered(&self, held: &mut HeldNow, lane: &Lane) {
+        let (begin, mut from) = (held.groups.len(), Gen(0));
+        loop {
+            let some: Vec<_> = {
+                let state = self.state();
+                let offers = state.offers_from(lane, from).take(AT_ONCE);
+                offers
+                    .map(|offer| HeldGroup::of_offer(lane, offer))
+                    .collect()
+            };
+            let Some((last, _)) = some.last() else { break };
+            from = Gen(last.0 + 1);
+            for (_, one) in some {
+                let before = held.groups.get_mut(begin..).and_then(<[_]>::last_mut);
+                match before.filter(|before| before.is_like(&one)) {
+                    Some(before) => before.jobs += 1,
+                    None => held.groups.push(one),
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        held.find_by_key(begin);
     }
 
     /// Whether jobs fill what may be held of a queue. Those of its subqueues have places of their own.
@@ -172,35 +195,30 @@ impl HeldGroup {
         }
     }
 
+    /// An offered job by itself, with the number of its claim.
+    fn of_offer(lane: &Lane, Offer { held, .. }: &Offer) -> (Gen, HeldGroup) {
+        let group = HeldGroup {
+            queue: Arc::clone(&lane.queue),
+            scope: lane.scope,
+            subqueue: held.subqueue,
+            limits: Arc::clone(&held.claimed.limited),
+            jobs: 1,
+            are_heads: held.subqueue.is_some(),
+            refused_by: None,
+            may_start: false,
+        };
+        (held.claimed.generation, group)
+    }
+
+    /// Whether jobs of both are limited alike, and came from one place.
+    fn is_like(&self, other: &HeldGroup) -> bool {
+        self.limits == other.limits && self.subqueue == other.subqueue
+    }
+
     /// The limit that has no room for them, if one has none.
     pub fn shut_by(&self) -> Option<&PolicyAndKey> {
         self.refused_by.as_ref().filter(|_| !self.may_start)
     }
-}
-
-/// The jobs of a lane that are offered to siblings, in groups that are limited alike. They wait here until one has them.
-fn offered(state: &HoldState, lane: &Lane) -> Vec<HeldGroup> {
-    let mut groups = Vec::<HeldGroup>::new();
-    for Offer { held, .. } in state.offers_of(lane) {
-        let limits = &held.claimed.limited;
-        let are_heads = held.subqueue.is_some();
-        let is_same =
-            |group: &&mut HeldGroup| group.limits == *limits && group.subqueue == held.subqueue;
-        match groups.iter_mut().find(is_same) {
-            Some(group) => group.jobs += 1,
-            None => groups.push(HeldGroup {
-                queue: Arc::clone(&lane.queue),
-                scope: lane.scope,
-                subqueue: held.subqueue,
-                limits: Arc::clone(limits),
-                jobs: 1,
-                are_heads,
-                refused_by: None,
-                may_start: false,
-            }),
-        }
-    }
-    groups
 }
 
 impl HeldNow {

@@ -1080,6 +1080,28 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
     assert_eq!(at(&waits, NOW), None);
 }
 
+/// They are shown some at a time, like the groups of those that are not.
+#[tokio::test(start_paused = true)]
+async fn what_is_offered_is_shown_with_what_waits() {
+    let hold = hold();
+    let of_key = |n: u64| if n.is_multiple_of(3) { "a" } else { "b" };
+    let jobs = (1..=700).map(|n| {
+        let mut held = job(&n.to_string(), 0, &[of_key(n)]);
+        held.claimed.generation = Gen(n);
+        held
+    });
+    hold.add(jobs.collect());
+    let offered: Vec<_> = hold.unwanted(Duration::ZERO).drain(..600).collect();
+    assert_eq!(hold.offer(&offered).len(), 600);
+    let held = hold.snapshot(NOW).await;
+    let waiting = ["a", "b"].map(|key| {
+        let key = Key::new(key).unwrap();
+        let groups = held.limited_by(Space::Job, &key);
+        groups.map(|group| group.jobs).sum::<usize>()
+    });
+    assert_eq!((held.jobs, waiting), (700, [233, 467]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() {
     let hold = hold();

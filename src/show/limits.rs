@@ -366,7 +366,7 @@ pub(crate) async fn view(
             }
         }
     }
-    shown(sidecar, limited, (state, now), waiting, facts).await
+    shown(sidecar, limited, state, now, waiting, facts).await
 }
 
 /// What waits for a limit.
@@ -388,7 +388,8 @@ impl WaitingNow {
 async fn shown(
     sidecar: &Sidecar,
     limited: Limited,
-    (state, now): (KeyState, Timestamp),
+    state: KeyState,
+    now: Timestamp,
     waiting: WaitingNow,
     facts: &KeyFacts,
 ) -> LimitView {
@@ -496,7 +497,7 @@ pub(crate) async fn queue_view(
     let mut view = LimitView {
         name: queue.to_owned(),
         hint: in_vain.then_some(shape::FILE_IS_STRICTER.into()),
-        ..shown(sidecar, limited, (state, now), waiting, facts).await
+        ..shown(sidecar, limited, state, now, waiting, facts).await
     };
     view.limited.cost = Cost::ONE;
     Some(view)

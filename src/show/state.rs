@@ -512,6 +512,7 @@ impl Shared {
             true => limits::rows_out(sidecar).await.unwrap_or_default(),
             false => Vec::new(),
         };
+        let beside = CausesBeside::of_all(sidecar, &keys, &facts).await;
         let mut ends = Ends::new();
         for (of, view) in shown.into_iter().zip(views) {
             // An override may have ended since the keys were gathered.
@@ -525,10 +526,8 @@ impl Shared {
                 .as_ref()
                 .and_then(|_| sidecar.metrics.activity().hour(&of.0));
             let one = Applied::of(sidecar, view, ("", &rows)).await;
-            let mut cause = cause_of(sidecar, &one, &facts);
-            if cause.is_none() && of.0.0 == Space::Job {
-                cause = why::cause_beside(sidecar, &of.0.1, &facts).await;
-            }
+            let cause = cause_of(sidecar, &one, &facts);
+            let cause = cause.or_else(|| beside.of(sidecar, &of.0, &facts));
             let cause = stop.or(cause.as_ref()).map(CausePart::from);
             part.rows
                 .extend(key_row(sidecar, of, one.view, hour, cause));
@@ -554,6 +553,27 @@ impl Shared {
         if !matches!(asked, Ok(Ok(false))) {
             *now = Snapshot::of(&sidecar, Duration::ZERO).await;
         }
+    }
+}
+
+/// What keeps calls from starting beside the limits of their own key, for all keys of a page.
+struct CausesBeside(HashMap<Key, Cause>);
+
+impl CausesBeside {
+    async fn of_all(sidecar: &Sidecar, keys: &[(Space, &Key)], facts: &KeyFacts) -> CausesBeside {
+        let jobs = keys.iter().filter(|(space, _)| *space == Space::Job);
+        let beside = jobs.flat_map(|(_, key)| why::keys_beside(sidecar, key, facts));
+        let all = why::beside(sidecar, &beside.collect(), facts).await;
+        let all = all.unwrap_or_default().into_iter();
+        CausesBeside(
+            all.filter_map(|one| Some((one.view.limited.key, one.cause?)))
+                .collect(),
+        )
+    }
+
+    fn of(&self, sidecar: &Sidecar, (space, key): &SpacedKey, facts: &KeyFacts) -> Option<Cause> {
+        let keys = (*space == Space::Job).then(|| why::keys_beside(sidecar, key, facts))?;
+        keys.iter().find_map(|key| self.0.get(key).cloned())
     }
 }
 

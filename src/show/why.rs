@@ -56,7 +56,7 @@ use question::Question;
 use crate::desk::causes;
 pub(crate) use crate::desk::causes::Cause;
 pub use crate::desk::causes::{CAUSES, CauseKind};
-pub(crate) use applied::{Applied, cause_beside};
+pub(crate) use applied::{Applied, beside, keys_beside};
 pub(super) use find::of_all_queues;
 pub(crate) use find::{of_queue, out_of_reach};
 pub(super) use hung::Hung;
@@ -219,12 +219,12 @@ impl Asker<'_> {
         })?;
         let mut applied = vec![Applied::of(self.sidecar(), view, ("", &self.known.rows)).await];
         if space == Space::Job {
-            applied.extend(applied::beside(self.sidecar(), &key, &self.known).await?);
-        }
-        for one in &mut applied {
-            if space == Space::Policy && one.cause.is_none() {
-                one.cause = Some(self.of_each_key(key.as_str()).await?);
-            }
+            let keys = keys_beside(self.sidecar(), &key, &self.known);
+            applied.extend(beside(self.sidecar(), &keys, &self.known).await?);
+        } else if let [one] = &mut *applied
+            && one.cause.is_none()
+        {
+            one.cause = Some(self.of_each_key(key.as_str()).await?);
         }
         Ok(self
             .explain(AskedAbout {

@@ -1,5 +1,7 @@
 //! A limit that applies to what is asked about.
 
+use std::collections::BTreeSet;
+
 use super::find::of_limit;
 use super::hung::Hung;
 use crate::desk::Sidecar;
@@ -40,34 +42,32 @@ impl Applied {
     }
 }
 
-/// The limits of other keys that the calls of a key wait for, and of budgets to which all of them pay.
-pub(crate) async fn beside(
-    sidecar: &Sidecar,
-    key: &Key,
-    facts: &KeyFacts,
-) -> Result<Vec<Applied>, StoreError> {
+/// The other keys that the calls of a key wait for, and those of budgets to which all of them pay.
+pub(crate) fn keys_beside(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> BTreeSet<Key> {
     let ways = facts.now.live.settings.egress.iter();
     let own = ways.filter(|way| way.key.may_give(key));
     let budgets = own.flat_map(|way| &way.budgets);
     let of_all = budgets.filter(|budget| budget.only.is_empty());
     let mut all = sidecar.calling.lines.refusing(key);
     all.extend(of_all.filter_map(|budget| budget.key.constant().cloned()));
-    let all: Vec<_> = all.iter().map(|key| (Space::Job, key)).collect();
+    all
+}
+
+/// The limits of these keys, as far as they are known.
+pub(crate) async fn beside(
+    sidecar: &Sidecar,
+    keys: &BTreeSet<Key>,
+    facts: &KeyFacts,
+) -> Result<Vec<Applied>, StoreError> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys: Vec<_> = keys.iter().map(|key| (Space::Job, key)).collect();
     let mut applied = Vec::new();
-    if !all.is_empty() {
-        for view in limits::views(sidecar, &all, facts)
-            .await?
-            .into_iter()
-            .flatten()
-        {
+    for view in limits::views(sidecar, &keys, facts).await? {
+        if let Some(view) = view {
             applied.push(Applied::of(sidecar, view, ("", &facts.rows)).await);
         }
     }
     Ok(applied)
-}
-
-/// What keeps the calls of a key from starting beside its own limits.
-pub(crate) async fn cause_beside(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Option<Cause> {
-    let beside = beside(sidecar, key, facts).await.unwrap_or_default();
-    beside.into_iter().find_map(|one| one.cause)
 }
