@@ -64,10 +64,9 @@ pub(crate) async fn beside(
     }
     let keys: Vec<_> = keys.iter().map(|key| (Space::Job, key)).collect();
     let mut applied = Vec::new();
-    for view in limits::views(sidecar, &keys, facts).await? {
-        if let Some(view) = view {
-            applied.push(Applied::of(sidecar, view, ("", &facts.rows)).await);
-        }
+    let views = limits::views(sidecar, &keys, facts).await?;
+    for view in views.into_iter().flatten() {
+        applied.push(Applied::of(sidecar, view, ("", &facts.rows)).await);
     }
     Ok(applied)
 }
