@@ -1,13 +1,14 @@
 //! Inspection: `GET /ojs/v1/rate-limits` and `…/{key}` (rate-limiting text, sections 10.1 and 10.3).
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, Response};
+use parking_lot::Mutex;
 
 use super::policies;
 use crate::answers::body::Body;
@@ -37,16 +38,35 @@ pub(crate) struct KeyFacts {
     pub(crate) rows: Vec<Row>,
     /// With whose credentials the backend is asked.
     pub(crate) scope: u64,
+    /// How many jobs siblings hold of queues that were asked about.
+    elsewhere: Mutex<HashMap<Arc<str>, u64>>,
 }
 
 impl KeyFacts {
-    /// Goes by what is known here alone: the store is not asked.
-    pub(crate) fn here(sidecar: &Sidecar, now: Arc<Snapshot>) -> KeyFacts {
+    /// Those of an answer, with nothing asked yet.
+    pub(crate) fn new(now: Arc<Snapshot>, rows: Vec<Row>, scope: u64) -> KeyFacts {
         KeyFacts {
             now,
-            rows: Vec::new(),
-            scope: sidecar.scopes.of(&HeaderMap::new()),
+            rows,
+            scope,
+            elsewhere: Mutex::default(),
         }
+    }
+
+    /// Goes by what is known here alone: no rows are asked for.
+    pub(crate) fn here(sidecar: &Sidecar, now: Arc<Snapshot>) -> KeyFacts {
+        KeyFacts::new(now, Vec::new(), sidecar.scopes.of(&HeaderMap::new()))
+    }
+
+    /// How many jobs of a queue siblings hold. The store is asked once: many keys may wait in one queue.
+    pub(super) async fn elsewhere(&self, sidecar: &Sidecar, queue: &str) -> u64 {
+        let known = self.elsewhere.lock().get(queue).copied();
+        if let Some(known) = known {
+            return known;
+        }
+        let held = siblings::held_by_siblings(sidecar, queue).await as u64;
+        self.elsewhere.lock().insert(queue.into(), held);
+        held
     }
 
     /// Asks the backend about these queues, and about those in which jobs may wait for these keys.
@@ -359,9 +379,9 @@ pub(crate) async fn view(
         let covered: BTreeSet<&str> = here.live.policies.covered(key).collect();
         let held: BTreeSet<&str> = here.held_in(key).map(|queue| &**queue).collect();
         for queue in held.union(&covered) {
-            let elsewhere = siblings::held_by_siblings(sidecar, queue).await;
+            let elsewhere = facts.elsewhere(sidecar, queue).await;
             match covered.contains(queue) {
-                true => waiting.jobs += elsewhere as u64,
+                true => waiting.jobs += elsewhere,
                 false => waiting.are_all &= elsewhere == 0,
             }
         }
@@ -454,11 +474,8 @@ pub(crate) async fn queue_state(
     queue: &str,
 ) -> Result<Option<LimitView>, Fault> {
     let (sidecar, key) = (&proxy.sidecar, policy::queue_key(queue));
-    let mut facts = KeyFacts {
-        now: Snapshot::of(sidecar, SHARED).await,
-        rows: Vec::new(),
-        scope: sidecar.scopes.of(&parts.headers),
-    };
+    let now = Snapshot::of(sidecar, SHARED).await;
+    let mut facts = KeyFacts::new(now, Vec::new(), sidecar.scopes.of(&parts.headers));
     facts.refresh(proxy, Some(queue), iter::empty()).await;
     let KeyStates { states, now } = sidecar.store.states(&[(Space::Queue, &key)]).await?;
     let state = states.into_iter().next().unwrap_or_default();
@@ -490,7 +507,7 @@ pub(crate) async fn queue_view(
     };
     let here = facts.now.queue(queue);
     let waiting = WaitingNow {
-        jobs: here.waiting() + siblings::held_by_siblings(sidecar, queue).await as u64,
+        jobs: here.waiting() + facts.elsewhere(sidecar, queue).await,
         calls: (0, 0),
         are_all: here.tells_all(),
     };
@@ -569,11 +586,8 @@ pub(crate) async fn known_of_keys(proxy: &Proxy, parts: &Parts) -> Result<KeyFac
         true => Vec::new(),
         false => rows_out(sidecar).await?,
     };
-    Ok(KeyFacts {
-        rows,
-        now: Snapshot::of(sidecar, SHARED).await,
-        scope: sidecar.scopes.of(&parts.headers),
-    })
+    let now = Snapshot::of(sidecar, SHARED).await;
+    Ok(KeyFacts::new(now, rows, sidecar.scopes.of(&parts.headers)))
 }
 
 /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.

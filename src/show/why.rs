@@ -42,7 +42,6 @@ use crate::inquiry::job::own;
 use crate::inquiry::lookahead::FullLookahead;
 use crate::inquiry::rows;
 use crate::inquiry::shape::rfc3339;
-use crate::jobs::siblings;
 use crate::json::Json;
 use crate::limit::{Key, Limited, Space, Strategy, each_key};
 use crate::policy::subqueue::{Subqueue, split};
@@ -110,11 +109,7 @@ async fn explain(
     let mut asker = Asker {
         proxy,
         parts,
-        known: KeyFacts {
-            now,
-            rows,
-            scope: sidecar.scopes.of(&parts.headers),
-        },
+        known: KeyFacts::new(now, rows, sidecar.scopes.of(&parts.headers)),
     };
     let answer = asker.answer(question).await?;
     serde_json::to_string(&answer).map_err(|_| Fault::internal())
@@ -675,7 +670,7 @@ impl Asker<'_> {
             "name": name,
             "paused": found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED),
             "held_here": here.held,
-            "held_by_siblings": siblings::held_by_siblings(self.sidecar(), name).await,
+            "held_by_siblings": self.known.elsewhere(self.sidecar(), name).await,
             "depth": level.map(|level| level.depth),
             "max_depth": level.and_then(|level| level.max_depth),
             "keys_by_job": self.keyed_policies(name),

@@ -344,9 +344,10 @@ impl<T: Tables> Engine<'_, T> {
 
     /// A job that is out is only held again, and its start is not counted. Says whether it was out under this claim.
     pub(super) fn back(&mut self, job: &str, claim: Gen) -> bool {
-        let known = self.tables.entry(job);
-        let is_out = known.is_some_and(|entry| entry.is_out_under(claim));
-        let removed = is_out.then(|| self.tables.remove(job)).flatten();
+        let me = self.tables.me();
+        let is_ours = |entry: &Entry| entry.is_out_under(claim) && entry.owner == *me;
+        let is_ours = self.tables.entry(job).is_some_and(is_ours);
+        let removed = is_ours.then(|| self.tables.remove(job)).flatten();
         if let Some(entry) = &removed {
             self.each_slot(entry, |state, limits, one, undo| {
                 state.back(limits, one.cost.pays.get(), undo);

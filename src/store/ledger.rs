@@ -23,8 +23,8 @@ pub trait Ledger: std::fmt::Debug + Send + Sync {
     /// over. What starts has a row from then on; nothing else has.
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken>;
 
-    /// The hand-out did not happen: the row goes, and the start is uncounted (in spacing only if it is still the
-    /// newest). Says whether the row was out under this claim.
+    /// The hand-out did not happen: our row goes, and the start is uncounted (in spacing only if it is still the
+    /// newest). Says whether we had the job out under this claim.
     fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool>;
 
     /// These jobs are over, or not ours any more: their rows and slots go, and the rows are given as they were. A row

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::clock::ServerClock;
 use super::record::{self, Kept, Written};
-use super::{Change, Ledger, Overrides, Row, StoreError, StoreFacts, Wake};
+use super::{Change, Ledger, Overrides, Place, Row, StoreError, StoreFacts, Wake};
 use ojs_limit::Timestamp;
 
 /// The most rows that are changed in one call: the server does nothing else meanwhile, or they are locked.
@@ -376,16 +376,18 @@ pub(super) fn to_connect(timeout: Duration) -> Duration {
     (10 * timeout).min(timeout.max(Duration::from_secs(5)))
 }
 
-/// Puts the rows of jobs that are out back: they take their slots again.
+/// Puts rows back: jobs that are out take their slots again, and held ones that were offered are so again.
 pub(super) async fn put_back(ledger: &impl Ledger, rows: &[Row]) -> Result<(), StoreError> {
-    let adopt = |row: &Row| {
-        Some(Change::Adopt {
-            claimed: row.claimed.clone(),
-            until: row.due()?,
-        })
+    let back = |row: &Row| {
+        let claimed = row.claimed.clone();
+        match row.place {
+            Place::Out(until) => Some(Change::Adopt { claimed, until }),
+            Place::Offered => Some(Change::Offer { claimed }),
+            Place::Held(_) => None,
+        }
     };
     ledger
-        .set_all(rows.iter().filter_map(adopt).collect())
+        .set_all(rows.iter().filter_map(back).collect())
         .await?;
     Ok(())
 }

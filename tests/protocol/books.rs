@@ -244,7 +244,10 @@ impl Step<'_> {
 
     /// `Engine::back`: the hand-out did not happen, so the start is uncounted too.
     pub fn back(&mut self, job: usize, number: Number) -> bool {
-        let is_ours = |row: &Row| row.claim.number == number || self.has(Fault::BackAnyClaim);
+        let is_ours = |row: &Row| {
+            let is_mine = usize::from(row.owner) == self.me || self.has(Fault::BackOfAnother);
+            (row.claim.number == number && is_mine) || self.has(Fault::BackAnyClaim)
+        };
         let known = self.books.rows[job].filter(|row| row.is_out() && is_ours(row));
         let Some(row) = known else { return false };
         self.books.rows[job] = None;

@@ -24,6 +24,8 @@ pub enum Fault {
     /// A hand-out is undone whatever claim has the row.
     BackAnyClaim,
     BackKeepsSlot,
+    /// A hand-out is undone whoever has the row.
+    BackOfAnother,
     /// An end of an older claim ends a newer row.
     EndAnyClaim,
     /// What is offered takes the place of a row that is out.
@@ -35,6 +37,8 @@ pub enum Fault {
     /// What is there is put back beside it.
     AdoptTakesTwice,
     // Of the guard.
+    /// A store that forgot is not told again of what is offered.
+    OfferIsNotPutBack,
     /// A store that forgot is told nothing.
     NothingPutBack,
     /// Of a start without an answer nobody asks again.
@@ -75,7 +79,7 @@ const ONE: &[u8] = &[SLOT];
 const TWO: &[u8] = &[SLOT, SLOT];
 const MIXED: &[u8] = &[START, BOTH];
 
-pub const PLANTED: [Planted; 30] = [
+pub const PLANTED: [Planted; 32] = [
     (Fault::OutStartsAgain, HEALS, "doubled", 2, TWO, 3),
     (Fault::OlderKeepsSlot, P6_COUNT, "nack", 2, TWO, 3),
     (Fault::AdoptedStays, HEALS, "runs", 2, TWO, 3),
@@ -86,24 +90,26 @@ pub const PLANTED: [Planted; 30] = [
     (Fault::EndUncounts, P2, "", 2, MIXED, 3),
     (Fault::BackAnyClaim, P6_EARLY, "pause", 2, ONE, 4),
     (Fault::BackKeepsSlot, P6_COUNT, "doubled", 2, TWO, 3),
+    (Fault::BackOfAnother, P6_EARLY, "wipe offer lost", 2, ONE, 4),
     (Fault::EndAnyClaim, P6_EARLY, "nack", 2, TWO, 3),
-    (Fault::OfferReplacesAny, P5, "offer lost", 2, ONE, 3),
-    (Fault::OwnWithoutCompare, P6_EARLY, "offer lost", 2, ONE, 3),
+    (Fault::OfferReplacesAny, P6_EARLY, "offer lost", 2, ONE, 3),
+    (Fault::OwnWithoutCompare, P5, "offer pause", 2, ONE, 3),
     (Fault::AdoptOverNewer, P6_EARLY, "cut nack", 2, ONE, 3),
     (Fault::AdoptTakesTwice, P6_COUNT, "lost", 2, TWO, 3),
+    (Fault::OfferIsNotPutBack, P5, "wipe offer", 2, ONE, 3),
     (Fault::NothingPutBack, P6_EARLY, "failover", 2, TWO, 3),
     (Fault::NoDoubt, HEALS, "lost", 2, TWO, 3),
     (Fault::ProofOfAnyAttempt, P5, "pause", 2, ONE, 4),
     (Fault::NoProof, P5, "offer lost", 2, ONE, 3),
     (Fault::ReplacedGoesOut, P5, "pause", 2, ONE, 4),
     (Fault::LateGoesOut, P5, "pause", 2, ONE, 4),
-    (Fault::HasRowGoesOut, P5, "offer lost", 2, ONE, 3),
+    (Fault::HasRowGoesOut, P6_EARLY, "offer lost", 2, ONE, 3),
     (Fault::LeaseFromReply, P6_EARLY, "pause", 2, ONE, 4),
     (Fault::DeadReplyIsHeld, P6_EARLY, "pause", 2, ONE, 4),
     (Fault::EndsBeforeBackend, P1, "", 2, &[BOTH, SLOT], 3),
     (Fault::NackEndsAnyClaim, P6_EARLY, "nack", 2, TWO, 3),
     (Fault::TimeAloneEnds, P6_EARLY, "pause", 2, ONE, 4),
     (Fault::ReclaimsAnyClaim, P6_EARLY, "pause", 2, ONE, 4),
-    (Fault::OfferedGoesOut, P6_EARLY, "failover offer", 2, ONE, 3),
+    (Fault::OfferedGoesOut, P5, "failover offer", 2, ONE, 3),
     (Fault::OwnsTooSoon, P5, "failover offer", 2, ONE, 3),
 ];

@@ -15,7 +15,7 @@ const HEALS_ONE_IN: [u64; 2] = [512, 16];
 pub const P1: &str = "P1: no more are out than a limit allows";
 pub const P2: &str = "P2: no window has more starts than a limit allows";
 pub const P4: &str = "P4: a refusal spends nothing";
-pub const P5: &str = "P5: a job is with one worker";
+pub const P5: &str = "P5: a job is with one worker, or held";
 pub const P6_COUNT: &str = "P6: slots are those of rows";
 pub const P6_EARLY: &str = "P6: no slot is freed early";
 pub const HEALS: &str = "P6, P7, P10: where nothing more goes wrong all ends well";
@@ -45,8 +45,8 @@ fn has_row(world: &World, run: &Run) -> bool {
         .is_some_and(|row| row.is_out() && row.claim.number == run.claim.number)
 }
 
-/// Beyond it by what a failover forgot (34), by as much again where a sidecar went on alone (41), and by what ran before
-/// it was known (3, 4, 7).
+/// Beyond it by what a failover or an emptied store forgot (34, 37), by as much again where a sidecar went on alone (41),
+/// and by what ran before it was known (3, 4, 7).
 fn concurrency(model: &Protocol, world: &World) -> bool {
     (0..KEYS).all(|key| {
         let Some(most) = model.rules.limits[key].slots else {
@@ -62,8 +62,8 @@ fn concurrency(model: &Protocol, world: &World) -> bool {
     })
 }
 
-/// Beyond it by what a failover forgot (34), and by as much again, or by one start of each, where sidecars went on alone
-/// (41).
+/// Beyond it by what a failover or an emptied store forgot (34, 37), and by as much again, or by one start of each, where
+/// sidecars went on alone (41).
 fn rate(model: &Protocol, world: &World) -> bool {
     (0..KEYS).all(|key| {
         let Some(most) = model.rules.limits[key].starts else {
@@ -84,7 +84,7 @@ fn one_worker(_: &Protocol, world: &World) -> bool {
             .filter(|other| other.claim.job == run.claim.job)
             .count()
     };
-    !world.wrong.went_dead && live(world).all(|run| same(run) == 1)
+    !world.wrong.went_dead && !world.wrong.gave_up && live(world).all(|run| same(run) == 1)
 }
 
 fn slots_are_those_of_rows(_: &Protocol, world: &World) -> bool {

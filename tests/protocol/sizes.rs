@@ -9,7 +9,7 @@ const TWO: &[u8] = &[BOTH, SLOT];
 const ALL: &[u8] = &[BOTH, SLOT, START];
 
 /// In all, half a minute of one processor where nothing is optimised.
-pub const SMALL: [Fleet; 15] = [
+pub const SMALL: [Fleet; 17] = [
     ("", 2, TWO, 3),
     ("crash", 2, TWO, 3),
     ("lost", 2, TWO, 3),
@@ -22,13 +22,15 @@ pub const SMALL: [Fleet; 15] = [
     ("runs", 2, TWO, 4),
     ("pause nack", 2, ONE, 4),
     ("failover offer", 2, ONE, 3),
+    ("wipe", 2, TWO, 3),
+    ("wipe offer", 2, ONE, 4),
     ("outage lost", 2, ONE, 4),
     ("pause crash", 3, ONE, 4),
     ("failover nack doubled", 3, ONE, 3),
 ];
 
 /// Two and three things that go wrong, and all that a model holds of sidecars, keys and jobs.
-pub const LARGER: [Fleet; 16] = [
+pub const LARGER: [Fleet; 19] = [
     ("", 3, ALL, 3),
     ("crash", 3, ALL, 2),
     ("lost", 3, ALL, 2),
@@ -40,6 +42,9 @@ pub const LARGER: [Fleet; 16] = [
     ("failover pause nack", 2, ONE, 4),
     ("failover offer", 2, &[SLOT, SLOT], 3),
     ("cut nack", 2, &[SLOT, SLOT], 3),
+    ("wipe offer lost", 2, ONE, 4),
+    ("wipe offer offer nack", 3, ONE, 3),
+    ("wipe offer death doubled", 2, ONE, 4),
     ("cut offer nack", 3, ONE, 3),
     ("offer nack pause", 3, ONE, 3),
     ("offer offer crash doubled", 2, ONE, 4),

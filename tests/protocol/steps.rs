@@ -36,13 +36,14 @@ pub enum Event {
     Undone,
     HadRow,
     PutBack,
+    OfferPutBack,
     StartedAlone,
     Forgotten,
     Limited,
     DeadReply,
 }
 
-pub const EVENTS: [Event; 14] = [
+pub const EVENTS: [Event; 15] = [
     Event::Refused,
     Event::WentBack,
     Event::OlderEnded,
@@ -53,6 +54,7 @@ pub const EVENTS: [Event; 14] = [
     Event::Undone,
     Event::HadRow,
     Event::PutBack,
+    Event::OfferPutBack,
     Event::StartedAlone,
     Event::Forgotten,
     Event::Limited,
@@ -103,6 +105,7 @@ pub enum Action {
     Cut(usize),
     Mend,
     Failover,
+    Wipe,
 }
 
 impl Protocol {
@@ -193,7 +196,8 @@ impl Protocol {
     /// The store is lost: `Lost::new`.
     fn go_alone(&self, world: &mut World, me: usize) {
         let mut had = [0; KEYS];
-        for row in world.sidecars[me].own.iter().flatten() {
+        let own = world.sidecars[me].own.iter().flatten();
+        for row in own.filter(|row| row.is_out()) {
             keys_of(row.claim.keys).for_each(|key| had[key] += 1);
         }
         let others =
@@ -220,13 +224,11 @@ impl Protocol {
             .flatten()
             .filter(|_| !self.has(Fault::NothingPutBack))
         {
-            let due = due_of(row).min(world.now + 1);
-            if self.on_store(world, me, |store| store.adopt(&row.claim, due)) {
-                self.note(Event::PutBack);
-            }
+            self.put_back(world, me, row);
         }
         for job in 0..JOBS {
-            if let Some(number) = known.doubt[job].filter(|_| known.own[job].is_none())
+            if let Some(number) =
+                known.doubt[job].filter(|_| known.own[job].is_none_or(|own| !own.is_out()))
                 && self.on_store(world, me, |store| store.back(job, number))
             {
                 self.note(Event::Undone);
@@ -246,6 +248,25 @@ impl Protocol {
                 .for_each(|held| held.is_named = false);
         }
         true
+    }
+
+    /// A row is put back: `remote::put_back`.
+    fn put_back(&self, world: &mut World, me: usize, row: &Row) {
+        let (is_back, event) = match row.place {
+            Place::Out(due) => {
+                let due = due.min(world.now + 1);
+                let adopted = self.on_store(world, me, |store| store.adopt(&row.claim, due));
+                (adopted, Event::PutBack)
+            }
+            _ => {
+                let is_told = !self.has(Fault::OfferIsNotPutBack)
+                    && self.on_store(world, me, |store| store.offer(&row.claim));
+                (is_told, Event::OfferPutBack)
+            }
+        };
+        if is_back {
+            self.note(event);
+        }
     }
 
     /// A job is over, or this claim of it: `Guard::end_all`.
@@ -368,7 +389,7 @@ impl Protocol {
     fn take_alone(&self, world: &mut World, me: usize, claim: &Claim) -> Verdict {
         let (now, job) = (world.now, claim.job);
         let sidecar = &mut world.sidecars[me];
-        match sidecar.own[job] {
+        match sidecar.own[job].filter(Row::is_out) {
             Some(row) if row.claim.number < claim.number => {
                 sidecar.own[job] = None;
                 sidecar.untold[job] = sidecar.untold[job].max(Some(row.claim.number));
@@ -382,7 +403,8 @@ impl Protocol {
         let is_free = |key: usize| {
             let limit = &self.rules.limits[key];
             let rows = sidecar.own.iter().flatten();
-            let used = rows.filter(|row| row.claim.has(key)).count();
+            let used = rows.filter(|row| row.is_out() && row.claim.has(key));
+            let used = used.count();
             let slots = limit
                 .slots
                 .is_none_or(|most| used < usize::from(most.min(alone.had[key])));
@@ -418,12 +440,7 @@ impl Protocol {
             None => {}
             Some(Verdict::Started) => {
                 let place = Place::Out(now + self.rules.visibility);
-                world.sidecars[me].own[job] = Some(Row {
-                    claim,
-                    owner: me as u8,
-                    place,
-                    started: None,
-                });
+                world.sidecars[me].own[job] = Some(row_of_ours(me, claim, place));
                 let in_time = world.sidecars[me].held[job].is_some_and(|held| now < held.deadline);
                 let goes = (is_held || self.has(Fault::ReplacedGoesOut))
                     && (in_time || self.has(Fault::LateGoesOut));
@@ -480,7 +497,10 @@ impl Protocol {
                     }
                 }
             }
-            _ => world.sidecars[me].held[job] = None,
+            _ => {
+                world.sidecars[me].held[job] = None;
+                world.sidecars[me].own[job].take_if(|own| !own.is_out());
+            }
         }
     }
 
@@ -520,8 +540,15 @@ impl Protocol {
     /// The row that a request finds: `rows::row_of`, `Guard::row_of`.
     fn row_of(&self, world: &World, me: usize, job: usize) -> Option<Row> {
         let sidecar = &world.sidecars[me];
+        let own = sidecar.own[job];
         let asks = sidecar.alone.is_none() && world.reaches(me);
-        sidecar.own[job].or(world.store.rows[job].filter(|_| asks))
+        let there = world.store.rows[job].filter(|_| asks);
+        let may_miss = !asks || sidecar.is_suspect || world.is_filling;
+        let out = own.filter(Row::is_out);
+        // What is older was put back.
+        let is_older = |row: &Row| own.is_some_and(|own| own.claim.number > row.claim.number);
+        let there = there.filter(|row| !(may_miss && is_older(row)));
+        out.or(there).or(own.filter(|_| may_miss))
     }
 
     /// A worker settles its job through some sidecar: `settle_through`, `follow_answer`.
@@ -622,11 +649,19 @@ impl Protocol {
         world.left.offers -= u8::from(held.offer == Offer::No);
         held.offer = Offer::Untold;
         let claim = held.claim;
+        if world.sidecars[me].is_suspect && !self.recover(world, me) {
+            return Some(());
+        }
         if self
             .call(world, me, way, |store| store.offer(&claim))
             .is_some()
         {
             world.sidecars[me].held[job].as_mut()?.offer = Offer::Told;
+            // `Notes::changed`
+            let own = &mut world.sidecars[me].own[job];
+            if own.is_none_or(|own| !own.is_out() || own.claim.number < claim.number) {
+                *own = Some(row_of_ours(me, claim, Place::Offered));
+            }
         }
         Some(())
     }
@@ -677,6 +712,8 @@ impl Protocol {
                 self.note(Event::OwnedAgain);
                 let held = world.sidecars[me].held[job].as_mut()?;
                 (held.claim.number, held.offer) = (number + 1, Offer::No);
+                // `Notes::changed`
+                world.sidecars[me].own[job].take_if(|own| !own.is_out());
             }
             Some(false) => return self.follow(world, me, job),
             None => {}
@@ -686,11 +723,21 @@ impl Protocol {
 
     /// What we offered is forgotten if the store says that it is not ours: `follow_offer`.
     fn follow(&self, world: &mut World, me: usize, job: usize) -> Option<()> {
-        let row = world.store.rows[job];
-        let is_theirs = world.reaches(me) && row.is_none_or(|row| usize::from(row.owner) != me);
-        world.sidecars[me].held[job]
-            .take_if(|_| is_theirs)
-            .map(drop)
+        let row = self.row_of(world, me, job);
+        if !world.reaches(me) || row.is_some_and(|row| usize::from(row.owner) == me) {
+            return None;
+        }
+        let held = world.sidecars[me].held[job].take()?;
+        // `Notes::found`
+        world.sidecars[me].own[job].take_if(|own| !own.is_out());
+        let is_taking = |one: &Sidecar| one.owning.is_some_and(|(taken, _)| taken == job);
+        let has =
+            |one: &Sidecar| one.held[job].is_some() || one.own[job].is_some() || is_taking(one);
+        let is_with = |run: &Run| run.claim.job == job;
+        let is_gone = !world.sidecars.iter().any(has) && !world.runs.iter().any(is_with);
+        let is_gone = is_gone && world.left.crashes == self.size.left.crashes;
+        world.wrong.gave_up |= is_gone && world.is_live(job, held.claim.attempt);
+        Some(())
     }
 
     /// A job that runs already is found in the backend's list: `adopt_running`. It gets a row without limits, and what
@@ -743,7 +790,7 @@ impl Protocol {
     /// A while goes by. Whoever can does what must be done in time.
     fn tick(&self, world: &mut World) -> Option<()> {
         world.now += 1;
-        world.is_filling = false;
+        (world.is_filling, world.is_settling) = (false, false);
         let (now, until) = (world.now, world.now + self.rules.visibility);
         for me in (0..SIDECARS)
             .filter(|me| world.sidecars[*me].life == Life::Up)
@@ -802,8 +849,14 @@ impl Protocol {
     /// The store goes on without its last writes, and all connections to it break.
     fn failover(&self, world: &mut World) -> Option<()> {
         world.left.failovers -= 1;
-        world.is_filling = true;
         let old = world.before.first()?.clone();
+        self.forget(world, old);
+        Some(())
+    }
+
+    /// The store goes on with these books.
+    fn forget(&self, world: &mut World, old: Books) {
+        world.is_filling = true;
         let seen = world.store.seen;
         let lost = std::mem::replace(&mut world.store, Books { seen, ..old });
         world.before.clear();
@@ -833,7 +886,6 @@ impl Protocol {
                 sidecar.doubt[claim.job] = Some(claim.number);
             }
         }
-        Some(())
     }
 
     fn crash(&self, world: &mut World, me: usize) {
@@ -906,6 +958,11 @@ impl Protocol {
             }
             Action::Heed(me, job) => world.sidecars[me].own[job] = None,
             Action::Miss(me) => self.go_alone(world, me),
+            Action::Wipe => {
+                world.left.wipes -= 1;
+                world.is_settling = true;
+                self.forget(world, Books::default());
+            }
             Action::Crash(me) => self.crash(world, me),
             Action::Pause(me) => {
                 world.left.pauses -= 1;
@@ -967,6 +1024,9 @@ impl Protocol {
         if !world.before.is_empty() && world.left.failovers > 0 {
             actions.push(Action::Failover);
         }
+        if world.left.wipes > 0 && world.store.rows.iter().any(Option::is_some) {
+            actions.push(Action::Wipe);
+        }
     }
 
     /// What may happen to a sidecar, and what it may do for workers.
@@ -1020,6 +1080,7 @@ impl Protocol {
         let is_asked = sidecar.asking.is_some_and(|(claim, ..)| claim.job == job);
         if let Some(held) = sidecar.held[job] {
             let may_ask = held.offer == Offer::No || self.has(Fault::OfferedGoesOut);
+            let may_ask = may_ask && (is_alone || !world.is_settling);
             if may_ask && sidecar.asking.is_none() {
                 Protocol::ways(world, me, |way| actions.push(Action::Ask(me, job, way)));
             }
@@ -1053,8 +1114,13 @@ impl Protocol {
             });
         }
         if let Some(own) = sidecar.own[job] {
-            let is_newer = row.is_some_and(|row| row.claim.number > own.claim.number);
-            if is_newer || !world.is_live(job, own.claim.attempt) {
+            let is_newer =
+                own.is_out() && row.is_some_and(|row| row.claim.number > own.claim.number);
+            let is_known = world.reaches(me) && !sidecar.is_suspect;
+            let is_theirs =
+                |row: &Row| usize::from(row.owner) != me && row.claim.number >= own.claim.number;
+            let is_theirs = is_known && !own.is_out() && row.as_ref().is_none_or(is_theirs);
+            if is_newer || is_theirs || !world.is_live(job, own.claim.attempt) {
                 actions.push(Action::Heed(me, job));
             }
         }
@@ -1083,7 +1149,7 @@ impl Protocol {
             actions.push(Action::Sweep(me));
         }
         let is_unnamed = |held: &Held| !held.is_named && held.offer == Offer::No;
-        if sidecar.held.iter().flatten().any(is_unnamed) {
+        if !world.is_settling && sidecar.held.iter().flatten().any(is_unnamed) {
             actions.push(Action::Name(me));
         }
         if sidecar.owning.is_some() && !world.is_filling {
@@ -1098,11 +1164,13 @@ impl Protocol {
     }
 }
 
-/// When the backend is to be asked about a job that is out.
-fn due_of(row: &Row) -> u16 {
-    match row.place {
-        Place::Out(until) | Place::Held(until) => until,
-        Place::Offered => 0,
+/// A row of a job that has not started.
+fn row_of_ours(me: usize, claim: Claim, place: Place) -> Row {
+    Row {
+        claim,
+        owner: me as u8,
+        place,
+        started: None,
     }
 }
 

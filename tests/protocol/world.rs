@@ -22,6 +22,8 @@ pub struct Left {
     pub cuts: u8,
     /// The store goes on without its last writes.
     pub failovers: u8,
+    /// The store is emptied.
+    pub wipes: u8,
     pub offers: u8,
     pub nacks: u8,
     /// A worker dies.
@@ -41,6 +43,7 @@ impl Left {
                 "outage" => &mut left.outages,
                 "cut" => &mut left.cuts,
                 "failover" => &mut left.failovers,
+                "wipe" => &mut left.wipes,
                 "offer" => &mut left.offers,
                 "nack" => &mut left.nacks,
                 "death" => &mut left.deaths,
@@ -142,7 +145,7 @@ pub struct Sidecar {
 /// By how much limits may be passed, by the named exceptions (chapter `promises`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Spare {
-    /// Slots and starts that a failover forgot (34).
+    /// Slots and starts that a failover forgot (34), or an emptied store (37).
     pub slots: [u8; KEYS],
     pub starts: [u8; KEYS],
     /// A sidecar went on alone (41).
@@ -156,6 +159,8 @@ pub struct Wrong {
     pub spent: bool,
     /// A job went out whose claim was over.
     pub went_dead: bool,
+    /// A held job was given up that nobody else has.
+    pub gave_up: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -171,8 +176,11 @@ pub struct World {
     pub handed: [Times; KEYS],
     pub is_out: bool,
     pub cut: Option<usize>,
-    /// After a failover some may not have put back yet what the store must know: `Store::may_miss_rows`.
+    /// After a failover, or where the store was emptied, some may not have put back yet what it must know:
+    /// `Store::may_miss_rows`.
     pub is_filling: bool,
+    /// The store was emptied: nothing starts before all have put back what they know.
+    pub is_settling: bool,
     pub left: Left,
     pub spare: Spare,
     pub wrong: Wrong,
@@ -246,6 +254,7 @@ impl World {
             is_out: false,
             cut: None,
             is_filling: false,
+            is_settling: false,
             left: size.left,
             spare: Spare::default(),
             wrong: Wrong::default(),

@@ -147,6 +147,9 @@ pub async fn an_offered_job_goes_to_one_sibling(rig: &Rig) {
     assert_eq!(take(&*a, job.clone()).await, Verdict::Outdated);
     job.generation = Gen(2);
     assert!(started(&take(&*b, job).await));
+    // Where data began anew both may hold it under one claim.
+    assert!(!a.back("1", Gen(2)).await.unwrap(), "not its own start");
+    assert_eq!(b.count_out().await, Ok(1));
 }
 
 /// Jobs of this queue that `store` holds and has offered.

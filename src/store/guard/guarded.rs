@@ -107,7 +107,7 @@ impl Guard {
     /// The claim under which a job is out through us.
     pub(crate) fn claim_of(&self, job: &str) -> Option<Gen> {
         let state = self.state();
-        state.own.get(job).map(|row| row.claimed.generation)
+        state.out(job).map(|row| row.claimed.generation)
     }
 
     /// Whether a job is out through us.
@@ -137,9 +137,9 @@ impl Guard {
         if state.suspect || !state.known || state.doubt.contains_key(job) {
             return KnownRow::Unsure;
         }
-        match state.own.get(job) {
+        match state.out(job) {
             Some(row) => KnownRow::Out(Box::new(row.clone())),
-            None if self.inner.is_alone() => KnownRow::No,
+            None if self.inner.is_alone() && !state.own.contains_key(job) => KnownRow::No,
             _ => KnownRow::Unsure,
         }
     }
@@ -152,7 +152,7 @@ impl Guard {
         })
     }
 
-    /// A job's row. What is out through us is so whether the store answers or not, or has forgotten it.
+    /// A job's row. What is ours is so whether the store answers or not, or has forgotten it.
     pub(super) async fn row_of(
         &self,
         job: &str,
@@ -160,11 +160,20 @@ impl Guard {
     ) -> Result<Vec<Row>, StoreError> {
         let here = async |lost: &Lost| lost.local.rows(RowsOf::Job(job)).await;
         let rows = self.ask(there, here).await;
-        let state = self.state();
+        let mut state = self.state();
+        let is_older = |row: &Row| {
+            let own = state.own.get(job);
+            own.is_some_and(|own| own.claimed.generation > row.claimed.generation)
+        };
         let is_missing = match &rows {
-            Ok(rows) => rows.is_empty() && self.may_have_forgotten(&state),
+            Ok(rows) => rows.iter().all(is_older) && self.may_have_forgotten(&state),
             Err(_) => true,
         };
+        if let Ok(rows) = rows.as_ref()
+            && !is_missing
+        {
+            state.found(job, rows.first(), |own| !own.is_out());
+        }
         match state.own.get(job) {
             Some(own) if is_missing => Ok(vec![own.clone()]),
             _ => rows,

@@ -119,7 +119,16 @@ impl Ledger for Guard {
 
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
         Answer::later(async move {
-            let there = self.inner.set_all(changes.clone());
+            let there = async {
+                // A start that may have been done is undone first: what is out cannot be offered.
+                if changes
+                    .iter()
+                    .any(|one| matches!(one, Change::Offer { .. }))
+                {
+                    self.make_sure().await?;
+                }
+                self.inner.set_all(changes.clone()).await
+            };
             let here = async |lost: &Lost| match changes.iter().any(Change::is_kept_for_all) {
                 true => lost.keeps_nothing(),
                 false => lost.local.set_all(changes.clone()).await,
@@ -180,12 +189,14 @@ impl Ledger for Guard {
                 wake = self.inner.wake() => wake,
                 () = self.turned.notified() => Wake::All,
             };
-            if let Wake::Row { job } = &wake
-                && let Some(claim) = self.claim_of(job)
-                && let Ok(row) = self.inner.row(job).await
-                && row.is_none_or(|row| !row.ours)
-            {
-                self.state().is_over(job, claim);
+            if let Wake::Row { job } = &wake {
+                let asked = self.state().own.get(job).map(|own| own.claimed.generation);
+                if asked.is_some()
+                    && let Ok(row) = self.inner.row(job).await
+                {
+                    let is_same = |own: &Row| Some(own.claimed.generation) == asked;
+                    self.state().found(job, row.as_ref(), is_same);
+                }
             }
             wake
         })

@@ -39,7 +39,7 @@ impl Lost {
     pub(super) fn new<'r>(
         store: &dyn Ledger,
         before: Option<&MemoryStore>,
-        out: impl Iterator<Item = &'r Row>,
+        own: impl Iterator<Item = &'r Row>,
         mode: OnStoreError,
         declared: Option<Arc<Mutex<Declared>>>,
     ) -> Lost {
@@ -49,7 +49,7 @@ impl Lost {
             Some(before) => before.emptied(clock.clone()),
             None => MemoryStore::on(clock.clone()),
         };
-        for row in out {
+        for row in own.filter(|row| row.is_out()) {
             for (_, limited) in each_paid_key(&row.claimed.limited) {
                 let had = slots.entry((limited.space, limited.key.clone()));
                 let had = had.or_default();

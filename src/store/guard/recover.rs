@@ -177,7 +177,7 @@ impl PutBack {
         news.ended.extend(gone);
         for (job, claim) in &state.doubt {
             // One of those that went out since is no longer in doubt.
-            let is_out = state.own.contains_key(job);
+            let is_out = state.out(job).is_some();
             if self.undone.insert(job.clone(), *claim) != Some(*claim) && !is_out {
                 news.undone.push((job.clone(), *claim));
             }

@@ -77,7 +77,7 @@ impl LossLog {
 /// What the guard knows beside the store.
 #[derive(Default, Debug)]
 pub(super) struct Notes {
-    /// Our rows of jobs that are out.
+    /// Our rows of jobs that are out, and of held ones that we offer.
     pub(super) own: HashMap<Arc<str>, Row>,
     /// Claims of which a start may stand there that nobody heard of, or that was undone here alone.
     pub(super) doubt: HashMap<Arc<str>, Gen>,
@@ -172,6 +172,19 @@ impl Notes {
         }
     }
 
+    /// Our row of a job that is out with a worker.
+    pub(super) fn out(&self, job: &str) -> Option<&Row> {
+        self.own.get(job).filter(|own| own.is_out())
+    }
+
+    /// The store has said which row a job has: ours is over if there is none, or a newer one that is a sibling's. An older
+    /// one was put back, and ours will take its place.
+    pub(super) fn found(&mut self, job: &str, row: Option<&Row>, which: impl FnOnce(&Row) -> bool) {
+        let claim = |row: &Row| row.claimed.generation;
+        let is_over = |own: &Row| row.is_none_or(|row| !row.ours && claim(row) >= claim(own));
+        self.end_own(job, |own| which(own) && is_over(own));
+    }
+
     /// Our row of a job ends, if it is such a one. Gives it as it was.
     pub(super) fn end_own(&mut self, job: &str, such: impl FnOnce(&Row) -> bool) -> Option<Row> {
         self.own.get(job).filter(|own| such(own))?;
@@ -224,6 +237,12 @@ impl Notes {
         }
     }
 
+    fn keep(&mut self, claimed: Claimed, place: Place) {
+        let job = claimed.job.clone();
+        self.own.insert(job, Row::of(claimed, place));
+    }
+
+    /// A change was made.
     pub(super) fn changed(&mut self, change: &Change) {
         match change {
             Change::Until {
@@ -232,14 +251,23 @@ impl Notes {
                 until,
                 visibility,
             } => {
-                if let Some(row) = self.own.get_mut(job) {
+                if let Some(row) = self.own.get_mut(job).filter(|row| row.is_out()) {
                     row.renew(*generation, *until, *visibility);
                 }
             }
             Change::Adopt { claimed, until } => {
-                let row = Row::of(claimed.clone(), Place::Out(*until));
-                self.own.insert(claimed.job.clone(), row);
+                self.keep(claimed.clone(), Place::Out(*until));
             }
+            // Not where it is out. Of several that were told at once it is not known which was refused.
+            Change::Offer { claimed }
+                if self
+                    .out(&claimed.job)
+                    .is_none_or(|row| row.is_over_by(claimed)) =>
+            {
+                self.keep(claimed.clone(), Place::Offered);
+            }
+            // It is held, and has a row no longer than until it is named.
+            Change::Own { job, .. } => drop(self.end_own(job, |own| !own.is_out())),
             Change::Clear => (self.counted, self.own) = (None, HashMap::new()),
             Change::Shut { .. } | Change::Unused { .. } => {
                 let counted = self.counted.iter();

@@ -718,10 +718,9 @@ async fn a_store_has_answered_from_its_first_answer_on() {
     assert!(guard.that_has_answered().has_answered());
 }
 
-/// A held job has no row to put back. What was offered a sibling may have by now, and a row of ours could take its
-/// place.
+/// A held job has no row to put back, unless it is offered: one that was taken over is its holder's alone.
 #[tokio::test(start_paused = true)]
-async fn nothing_that_is_held_is_put_back() {
+async fn of_what_is_held_the_offers_are_put_back() {
     let rig = rig(OnStoreError::Share);
     rig.faulty.with_siblings(1);
     let [held, offered, refused] = ["held", "offered", "refused"].map(|job| claimed(job, 1));
@@ -731,16 +730,26 @@ async fn nothing_that_is_held_is_put_back() {
     assert_eq!(named, [Verdict::Unasked, Verdict::Unasked]);
     let verdicts = rig.guard.take(&[&refused], 1).await.unwrap().verdicts;
     assert!(matches!(verdicts[0], Verdict::Refused { .. }));
-    let offer = Change::Offer { claimed: offered };
-    assert!(rig.guard.set(offer).await.unwrap());
+    let taken = claimed("taken", 1);
+    assert!(rig.faulty.set(offer(&taken)).await.unwrap());
+    assert!(rig.guard.set(own(&taken, Gen(2))).await.unwrap());
+    let again = claimed("again", 1);
+    assert!(rig.guard.set(offer(&again)).await.unwrap());
+    assert!(rig.guard.set(own(&again, Gen(2))).await.unwrap());
+    assert!(rig.guard.set(offer(&offered)).await.unwrap());
     lose(&rig).await;
     rig.faulty.standing(None);
     rig.faulty.set(Change::Clear).await.unwrap();
     rig.guard.due(9).await.unwrap();
     assert!(!rig.guard.is_lost());
-    for job in ["held", "offered", "refused"] {
+    for job in ["held", "taken", "again", "refused"] {
         assert!(rig.faulty.row(job).await.unwrap().is_none(), "{job}");
     }
+    let row = rig.faulty.row("offered").await.unwrap().unwrap();
+    assert_eq!(
+        (row.claimed.generation, row.place),
+        (Gen(1), Place::Offered)
+    );
     assert_eq!(active(&rig).await, 1, "that of the job that is out");
     assert!(rig.guard.end("out", None).await.unwrap().is_some());
     for job in [&held, &refused] {

@@ -72,9 +72,9 @@ fn a_redis_that_is_killed_is_no_way_past_a_limit() {
     assert!(ledger.most.load(Ordering::SeqCst) <= 2);
 }
 
-/// Jobs that are offered to siblings wait here until one has them.
+/// Of an offer the store has a row, and nobody else knows of it. One that was emptied says nothing of who has the job.
 #[test]
-fn jobs_that_are_offered_are_counted() {
+fn jobs_that_are_offered_outlive_a_store_that_is_emptied() {
     let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
     let one = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 1\n[hold]\nidle = \"1s\"\n";
     let sidecars = [(); 2].map(|()| patient(backend.addr, "100ms", &store.url(), "", one));
@@ -82,7 +82,7 @@ fn jobs_that_are_offered_are_counted() {
     for _ in 0..6 {
         enqueue(backend.addr, "q", json!({"retry": {"max_attempts": 1}}));
     }
-    let a = &sidecars[0];
+    let (a, b) = (&sidecars[0], &sidecars[1]);
     let out = fetch(a.data, "q", 6, "w").jobs();
     assert_eq!(out.len(), 1);
     let held = || a.metric("ojs_throttle_held_jobs");
@@ -96,9 +96,23 @@ fn jobs_that_are_offered_are_counted() {
             .count()
     };
     wait("they are offered", || rows() == 6);
+    // Until a sibling has them they wait here.
     wait("they are counted", || {
         a.metric("ojs_rate_limit_waiting{key=\"t\"}") == 5.0
     });
+    assert_eq!(cli(store.port, &["FLUSHALL"]), "OK");
+    wait("they are offered again", || {
+        assert_eq!(held(), 5.0, "{}", a.log());
+        rows() == 6
+    });
+    assert_eq!(ack(a.data, &out[0], "w").status, 200);
+    for _ in 0..5 {
+        let next = until("the sibling has it", || {
+            fetch(b.data, "q", 1, "w").jobs().pop()
+        });
+        assert_eq!(ack(b.data, &next, "w").status, 200);
+    }
+    assert_eq!(a.metric("ojs_throttle_hold_lost_total"), 0.0);
 }
 
 #[test]
