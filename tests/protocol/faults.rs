@@ -98,7 +98,7 @@ pub const PLANTED: [Planted; 32] = [
     (Fault::AdoptTakesTwice, P6_COUNT, "lost", 2, TWO, 3),
     (Fault::OfferIsNotPutBack, P5, "wipe offer", 2, ONE, 3),
     (Fault::NothingPutBack, P6_EARLY, "failover", 2, TWO, 3),
-    (Fault::NoDoubt, HEALS, "lost", 2, TWO, 3),
+    (Fault::NoDoubt, HEALS, "offer lost", 2, ONE, 3),
     (Fault::ProofOfAnyAttempt, P5, "pause", 2, ONE, 4),
     (Fault::NoProof, P5, "offer lost", 2, ONE, 3),
     (Fault::ReplacedGoesOut, P5, "pause", 2, ONE, 4),

@@ -160,10 +160,10 @@ fn heals(model: &Protocol, world: &World) -> bool {
         loop {
             let mut actions = Vec::new();
             model.actions(&world, &mut actions);
-            let is_next = |action: &&Action| {
-                is_done_in_time(**action) && done.get(action).is_none_or(|times| *times < 2)
-            };
-            let Some(next) = actions.iter().find(is_next) else {
+            // By turns: a job that is asked for in vain keeps no other one waiting.
+            let times = |action: &&Action| done.get(*action).copied().unwrap_or(0);
+            let is_next = |action: &&Action| is_done_in_time(**action) && times(action) < 2;
+            let Some(next) = actions.iter().filter(is_next).min_by_key(times) else {
                 break;
             };
             *done.entry(*next).or_default() += 1;
