@@ -11,7 +11,7 @@ use super::budget::{Budget, budgets};
 use super::costs::fair_calls;
 use super::entries::{on_store_error, valid_name};
 use super::feedback::feedback;
-use super::hosts::{Hosts, hosts, one_name, warn_of_one_key};
+use super::hosts::{Hosts, hosts, warn_of_one_key};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
 use super::secret::Secret;
 use ojs_duration::short;
@@ -22,7 +22,7 @@ use ojs_policy::numbers::LARGEST_NUMBER;
 use ojs_policy::{Fair, Feedback, Policy, Sample, Template, VENDORS, Vendor};
 use ojs_reader::{EGRESS, TomlTable};
 use ojs_store::guard::Declared;
-use ojs_wire::upstream::BaseUrl;
+use ojs_wire::upstream::{BaseUrl, one_name};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);

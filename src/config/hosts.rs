@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ojs_policy::fields::Fields as _;
 use ojs_policy::{Template, Vendor};
 use ojs_reader::{Reported, TomlTable, texts};
-use ojs_wire::upstream::{AddressRange, BaseUrl};
+use ojs_wire::upstream::{AddressRange, BaseUrl, one_name, usual_port, with_port};
 
 /// So many are named where a call is refused.
 const SHOWN: usize = 10;
@@ -73,38 +73,6 @@ impl fmt::Display for Hosts {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
         }
-    }
-}
-
-/// A host with its port as all spellings of it are written here: in small letters, without a dot at the end, and without
-/// the port where that is 80 or 443. `None`: it is no host.
-pub fn one_name(authority: &str) -> Option<String> {
-    let url: BaseUrl = format!("http://{authority}").parse().ok()?;
-    let host = url.host.to_ascii_lowercase();
-    let host = host.strip_suffix('.').unwrap_or(&host);
-    let of_names = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
-    let is_label = |label: &str| !label.is_empty() && label.bytes().all(of_names);
-    let host = match host.parse::<IpAddr>() {
-        Ok(address) => address.to_string(),
-        Err(_) if host.split('.').all(is_label) => host.to_owned(),
-        Err(_) => return None,
-    };
-    let is_plain =
-        url.base.is_empty() && authority.starts_with('[') == host.parse::<Ipv6Addr>().is_ok();
-    let tls = url.port == 443;
-    is_plain.then(|| BaseUrl { tls, host, ..url }.authority())
-}
-
-fn usual_port(tls: bool) -> u16 {
-    if tls { 443 } else { 80 }
-}
-
-/// A name as [`one_name`] writes it, with its port in any case.
-fn with_port(name: &str, usual: u16) -> String {
-    let has_port = name.rsplit(']').next().is_some_and(|end| end.contains(':'));
-    match has_port {
-        true => name.to_owned(),
-        false => format!("{name}:{usual}"),
     }
 }
 

@@ -29,7 +29,7 @@ mod tenants;
 mod tls;
 
 pub use ojs_store::guard::OnStoreError;
-pub use ojs_wire::upstream::BaseUrl;
+pub use ojs_wire::upstream::{BaseUrl, one_name};
 
 pub use budget::Budget;
 pub use certificates::{CertificateFile, RENEW};
@@ -38,7 +38,7 @@ pub use choices::{LogFormat, MediaType, StoreUrl};
 pub use command_line::CommandLine;
 pub use egress::{EgressSettings, LEAST_REST};
 pub use file::known_fields;
-pub use hosts::{Hosts, one_name};
+pub use hosts::Hosts;
 pub use kinds::digest_of;
 pub use listen::{BackendAt, Listen};
 pub use load::ConfigFile;

@@ -1,6 +1,7 @@
 //! The backend's address.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 /// The backend's address: `http` or `https`, host, port and a base path that is put before every
@@ -30,7 +31,7 @@ impl BaseUrl {
         } else {
             self.host.clone()
         };
-        if self.port == if self.tls { 443 } else { 80 } {
+        if self.port == usual_port(self.tls) {
             host
         } else {
             format!("{host}:{}", self.port)
@@ -81,8 +82,7 @@ impl FromStr for BaseUrl {
             Some(0) => return Err("the port must be from 1 to 65535".into()),
             Some(port) => port,
             None if named => return Err("the port must be from 1 to 65535".into()),
-            None if tls => 443,
-            None => 80,
+            None => usual_port(tls),
         };
         let host = host
             .trim_start_matches('[')
@@ -97,6 +97,39 @@ impl FromStr for BaseUrl {
             port,
             base: url.path().trim_end_matches('/').to_owned(),
         })
+    }
+}
+
+/// A host with its port as all spellings of it are written here: in small letters, without a dot at the end, and without
+/// the port where that is 80 or 443. `None`: it is no host.
+pub fn one_name(authority: &str) -> Option<String> {
+    let url: BaseUrl = format!("http://{authority}").parse().ok()?;
+    let host = url.host.to_ascii_lowercase();
+    let host = host.strip_suffix('.').unwrap_or(&host);
+    let of_names = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
+    let is_label = |label: &str| !label.is_empty() && label.bytes().all(of_names);
+    let host = match host.parse::<IpAddr>() {
+        Ok(address) => address.to_string(),
+        Err(_) if host.split('.').all(is_label) => host.to_owned(),
+        Err(_) => return None,
+    };
+    let is_plain =
+        url.base.is_empty() && authority.starts_with('[') == host.parse::<Ipv6Addr>().is_ok();
+    let tls = url.port == 443;
+    is_plain.then(|| BaseUrl { tls, host, ..url }.authority())
+}
+
+/// The port of `https`, or of `http`, where a name says none.
+pub fn usual_port(tls: bool) -> u16 {
+    if tls { 443 } else { 80 }
+}
+
+/// A name as [`one_name`] writes it, with its port in any case.
+pub fn with_port(name: &str, usual: u16) -> String {
+    let has_port = name.rsplit(']').next().is_some_and(|end| end.contains(':'));
+    match has_port {
+        true => name.to_owned(),
+        false => format!("{name}:{usual}"),
     }
 }
 
