@@ -93,7 +93,7 @@ pub const PLANTED: [Planted; 32] = [
     (Fault::BackOfAnother, P6_EARLY, "wipe offer lost", 2, ONE, 4),
     (Fault::EndAnyClaim, P6_EARLY, "nack", 2, TWO, 3),
     (Fault::OfferReplacesAny, P6_EARLY, "offer lost", 2, ONE, 3),
-    (Fault::OwnWithoutCompare, P5, "offer pause", 2, ONE, 3),
+    (Fault::OwnWithoutCompare, P5, "wipe offer lost", 2, ONE, 3),
     (Fault::AdoptOverNewer, P6_EARLY, "cut nack", 2, ONE, 3),
     (Fault::AdoptTakesTwice, P6_COUNT, "lost", 2, TWO, 3),
     (Fault::OfferIsNotPutBack, P5, "wipe offer", 2, ONE, 3),

@@ -735,8 +735,11 @@ impl Protocol {
             |one: &Sidecar| one.held[job].is_some() || one.own[job].is_some() || is_taking(one);
         let is_with = |run: &Run| run.claim.job == job;
         let is_gone = !world.sidecars.iter().any(has) && !world.runs.iter().any(is_with);
-        let is_gone = is_gone && world.left.crashes == self.size.left.crashes;
-        world.wrong.gave_up |= is_gone && world.is_live(job, held.claim.attempt);
+        // Who died or stood still may have had it.
+        let (was, left) = (&self.size.left, &world.left);
+        let are_all_well = (was.crashes, was.pauses) == (left.crashes, left.pauses);
+        let is_live = world.is_live(job, held.claim.attempt);
+        world.wrong.gave_up |= is_gone && are_all_well && is_live;
         Some(())
     }
 
