@@ -283,6 +283,8 @@ impl Hold {
                 continue;
             };
             (held.claimed.generation, known.generation) = (*next, *next);
+            // Where the store had forgotten it a sibling may have had it meanwhile.
+            held.doubt();
             // The row by which it is ours again ends when it is named.
             held.named = false;
             state.unnamed.insert(claimed.job.clone());

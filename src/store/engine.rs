@@ -342,7 +342,7 @@ impl<T: Tables> Engine<'_, T> {
         state.reserve(&limited.limits, want, self.now.plus(ahead), self.now)
     }
 
-    /// A job that is out is only held again, and its start is not counted. Says whether it was out under this claim.
+    /// A job that is out is only held again, and its start is not counted. Says whether we had it out under this claim.
     pub(super) fn back(&mut self, job: &str, claim: Gen) -> bool {
         let me = self.tables.me();
         let is_ours = |entry: &Entry| entry.is_out_under(claim) && entry.owner == *me;

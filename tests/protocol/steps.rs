@@ -12,7 +12,9 @@ use super::books::{
 };
 use super::faults::Fault;
 use super::properties;
-use super::world::{Alone, FORGETS, Held, Job, Life, Offer, Run, Sidecar, Size, Stage, World};
+use super::world::{
+    Alone, FORGETS, Held, Job, Left, Life, Offer, Run, Sidecar, Size, Stage, World,
+};
 
 /// The model of one size, perhaps with a fault.
 #[derive(Debug)]
@@ -222,6 +224,7 @@ impl Protocol {
             .own
             .iter()
             .flatten()
+            .filter(|row| row.is_out() || known.owes_offers)
             .filter(|_| !self.has(Fault::NothingPutBack))
         {
             self.put_back(world, me, row);
@@ -239,6 +242,7 @@ impl Protocol {
         }
         let sidecar = &mut world.sidecars[me];
         (sidecar.doubt, sidecar.untold, sidecar.is_suspect) = Default::default();
+        sidecar.owes_offers = false;
         if sidecar.alone.take().is_some() {
             // `name_again`
             sidecar
@@ -543,12 +547,12 @@ impl Protocol {
         let own = sidecar.own[job];
         let asks = sidecar.alone.is_none() && world.reaches(me);
         let there = world.store.rows[job].filter(|_| asks);
-        let may_miss = !asks || sidecar.is_suspect || world.is_filling;
         let out = own.filter(Row::is_out);
-        // What is older was put back.
+        // Where the data began anew ours may not be there yet, and what is older was put back.
+        let is_anew = asks && (world.is_settling || sidecar.owes_offers);
         let is_older = |row: &Row| own.is_some_and(|own| own.claim.number > row.claim.number);
-        let there = there.filter(|row| !(may_miss && is_older(row)));
-        out.or(there).or(own.filter(|_| may_miss))
+        let there = there.filter(|row| !(is_anew && is_older(row)));
+        out.or(there).or(own.filter(|_| is_anew))
     }
 
     /// A worker settles its job through some sidecar: `settle_through`, `follow_answer`.
@@ -735,9 +739,9 @@ impl Protocol {
             |one: &Sidecar| one.held[job].is_some() || one.own[job].is_some() || is_taking(one);
         let is_with = |run: &Run| run.claim.job == job;
         let is_gone = !world.sidecars.iter().any(has) && !world.runs.iter().any(is_with);
-        // Who died or stood still may have had it.
-        let (was, left) = (&self.size.left, &world.left);
-        let are_all_well = (was.crashes, was.pauses) == (left.crashes, left.pauses);
+        // Who died or stood still may have had it, and what a failover forgot is given up.
+        let bad = |left: &Left| [left.crashes, left.pauses, left.failovers];
+        let are_all_well = bad(&self.size.left) == bad(&world.left);
         let is_live = world.is_live(job, held.claim.attempt);
         world.wrong.gave_up |= is_gone && are_all_well && is_live;
         Some(())
@@ -964,6 +968,9 @@ impl Protocol {
             Action::Wipe => {
                 world.left.wipes -= 1;
                 world.is_settling = true;
+                let living = world.sidecars.iter_mut();
+                let living = living.filter(|one| one.life != Life::Dead);
+                living.for_each(|one| one.owes_offers = true);
                 self.forget(world, Books::default());
             }
             Action::Crash(me) => self.crash(world, me),

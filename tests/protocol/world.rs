@@ -139,6 +139,8 @@ pub struct Sidecar {
     pub doubt: [Option<Number>; JOBS],
     pub untold: [Option<Number>; JOBS],
     pub is_suspect: bool,
+    /// The store was emptied, and is to be told of what is offered too.
+    pub owes_offers: bool,
     pub alone: Option<Alone>,
 }
 

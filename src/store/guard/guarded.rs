@@ -104,6 +104,18 @@ impl Guard {
         self.state().lost.is_some()
     }
 
+    /// Whether the store's data began anew just now: others may not have put back theirs yet.
+    fn is_anew(&self, state: &Notes) -> bool {
+        let since = |at: Timestamp| self.inner.now().since(at);
+        (state.emptied).is_some_and(|at| since(at) < OTHERS_RETURN)
+    }
+
+    /// The claim of our row of a job, wherever the job is.
+    pub(super) fn claim_of_own(&self, job: &str) -> Option<Gen> {
+        let state = self.state();
+        state.own.get(job).map(|row| row.claimed.generation)
+    }
+
     /// The claim under which a job is out through us.
     pub(crate) fn claim_of(&self, job: &str) -> Option<Gen> {
         let state = self.state();
@@ -152,32 +164,33 @@ impl Guard {
         })
     }
 
-    /// A job's row. What is ours is so whether the store answers or not, or has forgotten it.
+    /// A job's row. What is out through us is so whether the store answers or not, or has forgotten it; what we offer is
+    /// so where its data began anew.
     pub(super) async fn row_of(
         &self,
         job: &str,
         there: Answer<'_, Vec<Row>>,
     ) -> Result<Vec<Row>, StoreError> {
+        let asked = self.claim_of_own(job);
         let here = async |lost: &Lost| lost.local.rows(RowsOf::Job(job)).await;
         let rows = self.ask(there, here).await;
         let mut state = self.state();
-        let is_older = |row: &Row| {
-            let own = state.own.get(job);
-            own.is_some_and(|own| own.claimed.generation > row.claimed.generation)
+        let own = state.own.get(job);
+        let claim = |row: &Row| row.claimed.generation;
+        let is_forgotten = |own: &&Row| match &rows {
+            Ok(rows) if own.is_out() => rows.is_empty() && self.may_have_forgotten(&state),
+            // One of an older claim was put back, and ours takes its place.
+            Ok(rows) => rows.iter().all(|row| claim(row) < claim(own)) && self.is_anew(&state),
+            Err(_) => own.is_out(),
         };
-        let is_missing = match &rows {
-            Ok(rows) => rows.iter().all(is_older) && self.may_have_forgotten(&state),
-            Err(_) => true,
-        };
-        if let Ok(rows) = rows.as_ref()
-            && !is_missing
-        {
-            state.found(job, rows.first(), |own| !own.is_out());
+        if let Some(own) = own.filter(is_forgotten) {
+            return Ok(vec![own.clone()]);
         }
-        match state.own.get(job) {
-            Some(own) if is_missing => Ok(vec![own.clone()]),
-            _ => rows,
+        if let Ok(rows) = &rows {
+            let is_asked = |own: &Row| !own.is_out() && Some(claim(own)) == asked;
+            state.found(job, rows.first(), is_asked);
         }
+        rows
     }
 
     /// Asks the store what is due, after it was told what it may have forgotten.

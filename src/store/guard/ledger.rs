@@ -99,6 +99,7 @@ impl Ledger for Guard {
                     state.is_untold(job, claim);
                 }
                 // What was sent twice was done the first time, and nobody heard of it.
+                let own = own.filter(Row::is_out);
                 unheard.extend(own.filter(|_| matches!(there, Some(None))));
             }
             drop(state);
@@ -189,14 +190,12 @@ impl Ledger for Guard {
                 wake = self.inner.wake() => wake,
                 () = self.turned.notified() => Wake::All,
             };
-            if let Wake::Row { job } = &wake {
-                let asked = self.state().own.get(job).map(|own| own.claimed.generation);
-                if asked.is_some()
-                    && let Ok(row) = self.inner.row(job).await
-                {
-                    let is_same = |own: &Row| Some(own.claimed.generation) == asked;
-                    self.state().found(job, row.as_ref(), is_same);
-                }
+            if let Wake::Row { job } = &wake
+                && let Some(asked) = self.claim_of_own(job)
+                && let Ok(row) = self.inner.row(job).await
+            {
+                let is_same = |own: &Row| own.claimed.generation == asked;
+                self.state().found(job, row.as_ref(), is_same);
             }
             wake
         })

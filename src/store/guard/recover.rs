@@ -46,6 +46,8 @@ impl Guard {
                 told => told.map(|()| true)?,
             };
             self.inner.announce(&news.rows).await?;
+            let (times, now) = (self.inner.facts().times_wiped, self.inner.now());
+            self.state().note_times_wiped(times, now);
             for (job, generation) in &news.undone {
                 self.back_there(job, *generation).await?;
             }
@@ -77,7 +79,8 @@ impl Guard {
             return None;
         }
         // Without a loss nothing starts meanwhile, and what ends is told by itself.
-        let knows_all = state.lost.is_none() && told.is_quiet;
+        let owes = state.owes_offers && !told.offers;
+        let knows_all = state.lost.is_none() && told.is_quiet && !owes;
         if !knows_all && !at_last {
             let news = told.next(&state);
             if news.is_some() {
@@ -90,6 +93,7 @@ impl Guard {
         state.untold.retain(|one| !told.ended.contains(one));
         state.answers();
         (state.suspect, state.known) = (at_last, true);
+        state.owes_offers &= !told.offers;
         state.told = Some(self.inner.now());
         if state.was_away() {
             state.returned = state.told;
@@ -145,6 +149,8 @@ struct PutBack {
     any: bool,
     /// What it was told last put no row back.
     is_quiet: bool,
+    /// It was told of what we offer.
+    offers: bool,
     rows: HashMap<Arc<str>, Gen>,
     undone: HashMap<Arc<str>, Gen>,
     ended: HashSet<(Arc<str>, Gen)>,
@@ -166,7 +172,9 @@ impl PutBack {
             undone: Vec::new(),
             ended: Vec::new(),
         };
-        for (job, row) in &state.own {
+        self.offers |= state.owes_offers;
+        let own = state.own.iter();
+        for (job, row) in own.filter(|(_, row)| row.is_out() || state.owes_offers) {
             let claim = row.claimed.generation;
             if self.rows.insert(job.clone(), claim) != Some(claim) {
                 news.rows.push(row.clone());

@@ -95,6 +95,12 @@ pub(super) struct Notes {
     pub(super) counted: Option<MemoryStore>,
     /// When it was last told of our rows again after it was away, or was found to have forgotten.
     pub(super) returned: Option<Timestamp>,
+    /// When it was last found to have other data than before, and how often it was.
+    pub(super) emptied: Option<Timestamp>,
+    times_wiped: u64,
+    /// It is to be told of what we offer too. Else it knows of that, and where we have not heard who took a job over, to
+    /// say it again would offer a job that is somebody else's.
+    pub(super) owes_offers: bool,
     /// When it was last told of our rows again, after whatever failure.
     pub(super) told: Option<Timestamp>,
     /// It was away for [`AWAY`] since it was last told of our rows.
@@ -147,6 +153,20 @@ impl Notes {
     pub(super) fn has_forgotten(&mut self, now: Timestamp) {
         (self.suspect, self.away) = (true, true);
         self.returned = Some(now);
+        self.begins_anew(now);
+    }
+
+    /// The store has other data than before.
+    fn begins_anew(&mut self, now: Timestamp) {
+        self.emptied = Some(now);
+        self.owes_offers = true;
+    }
+
+    /// How often the store's data have begun anew, as it is known now.
+    pub(super) fn note_times_wiped(&mut self, times: u64, now: Timestamp) {
+        if std::mem::replace(&mut self.times_wiped, times) != times {
+            self.begins_anew(now);
+        }
     }
 
     /// A call was answered.
@@ -177,12 +197,11 @@ impl Notes {
         self.own.get(job).filter(|own| own.is_out())
     }
 
-    /// The store has said which row a job has: ours is over if there is none, or a newer one that is a sibling's. An older
-    /// one was put back, and ours will take its place.
-    pub(super) fn found(&mut self, job: &str, row: Option<&Row>, which: impl FnOnce(&Row) -> bool) {
-        let claim = |row: &Row| row.claimed.generation;
-        let is_over = |own: &Row| row.is_none_or(|row| !row.ours && claim(row) >= claim(own));
-        self.end_own(job, |own| which(own) && is_over(own));
+    /// The store has said which row a job has: such a one of ours is over if that is not ours.
+    pub(super) fn found(&mut self, job: &str, row: Option<&Row>, such: impl FnOnce(&Row) -> bool) {
+        if row.is_none_or(|row| !row.ours) {
+            self.end_own(job, such);
+        }
     }
 
     /// Our row of a job ends, if it is such a one. Gives it as it was.

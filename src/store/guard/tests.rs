@@ -718,7 +718,8 @@ async fn a_store_has_answered_from_its_first_answer_on() {
     assert!(guard.that_has_answered().has_answered());
 }
 
-/// A held job has no row to put back, unless it is offered: one that was taken over is its holder's alone.
+/// A held job has no row to put back. One that is offered has, which a store knows that was only away: a sibling may have
+/// taken it over, and nobody has heard of it here. One that began anew knows nothing.
 #[tokio::test(start_paused = true)]
 async fn of_what_is_held_the_offers_are_put_back() {
     let rig = rig(OnStoreError::Share);
@@ -742,6 +743,17 @@ async fn of_what_is_held_the_offers_are_put_back() {
     rig.faulty.set(Change::Clear).await.unwrap();
     rig.guard.due(9).await.unwrap();
     assert!(!rig.guard.is_lost());
+    for job in ["held", "taken", "again", "refused", "offered"] {
+        assert!(rig.faulty.row(job).await.unwrap().is_none(), "{job}");
+    }
+    rig.faulty.script([Fault {
+        before: Some(StoreError::Wiped),
+        ..Fault::NONE
+    }]);
+    assert!(rig.guard.count_out().await.is_err());
+    let row = rig.guard.row("offered").await.unwrap();
+    assert!(row.is_some_and(|row| row.ours), "it is to be told of");
+    rig.guard.due(9).await.unwrap();
     for job in ["held", "taken", "again", "refused"] {
         assert!(rig.faulty.row(job).await.unwrap().is_none(), "{job}");
     }
