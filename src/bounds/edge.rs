@@ -1,5 +1,5 @@
-//! Edges: a queue comes near its bound, is full, and has room again. Between two edges nothing is told again, or
-//! the lines of a full queue would hide all others.
+//! Edges: a queue comes near its bound, is full, and has room again. Between two edges the log has nothing again, or
+//! the lines of a full queue would hide all others. Events tell of refusals as long as there are any.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ pub struct QueueEdges {
     /// Whether the last warning was worth a line, and when one was.
     loud: bool,
     warned: Option<Instant>,
-    /// The last event that it refuses.
-    refusal: LastSaid,
+    /// When an event last told that it refuses.
+    refusal: Option<Instant>,
     /// The last lines of the log that it refuses all enqueues, or some.
     all: LastSaid,
     some: LastSaid,
@@ -99,13 +99,17 @@ impl QueueEdges {
             _ => &mut self.all,
         };
         let in_log = line.say(now, LOG_GAP);
-        let as_event = self.refusal.say(now, EVENT_GAP);
+        let is_quiet = |at| now.saturating_duration_since(at) >= EVENT_GAP;
+        let as_event = self.refusal.is_none_or(is_quiet);
+        if as_event {
+            self.refusal = Some(now);
+        }
         TellRefusal { as_event, in_log }
     }
 
     /// Notes that an enqueue was accepted.
     pub fn accepted(&mut self) {
-        let each = [&mut self.refusal, &mut self.all, &mut self.some];
+        let each = [&mut self.all, &mut self.some];
         each.into_iter().for_each(|last| last.said = false);
     }
 }
@@ -171,20 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_told_once_until_it_accepts() {
+    fn a_full_queue_is_told_once_a_second() {
         let (mut edges, now) = (QueueEdges::default(), Instant::now());
-        let tells = |edges: &mut QueueEdges, ms| {
+        let mut tells = |ms| {
             let at = now + Duration::from_millis(ms);
             edges.refused(&full(BoundMet::Depth, 1), at).as_event
         };
-        assert!(tells(&mut edges, 0));
-        assert!(!tells(&mut edges, 5_000));
-        edges.accepted();
-        assert!(tells(&mut edges, 5_100));
-        edges.accepted();
-        assert!(!tells(&mut edges, 5_200), "it flaps");
-        assert!(tells(&mut edges, 6_200), "it is full still");
-        assert!(!tells(&mut edges, 9_000));
+        let told = [0, 500, 999, 1_000, 1_200, 5_000].map(&mut tells);
+        assert_eq!(told, [true, false, false, true, false, true]);
     }
 
     #[test]

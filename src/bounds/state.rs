@@ -41,6 +41,8 @@ pub struct Pressure {
     pub(super) any_later: AtomicBool,
     /// Whether a fleet shares its depths.
     pub(super) shared: AtomicBool,
+    /// Whether queues may have got bounds that nobody has looked at since.
+    bounded_anew: AtomicBool,
 }
 
 #[derive(Default, Debug)]
@@ -102,6 +104,7 @@ impl Pressure {
             tells: Default::default(),
             any_later: AtomicBool::new(false),
             shared: AtomicBool::new(false),
+            bounded_anew: AtomicBool::new(false),
         })
     }
 
@@ -212,6 +215,11 @@ impl Pressure {
         self.bound_again(now, |table| table.with_set(queues, tenants))
     }
 
+    /// Whether queues may have got bounds since this was last asked: those in which jobs wait are to be looked at.
+    pub fn take_bounded_anew(&self) -> bool {
+        self.bounded_anew.swap(false, Ordering::Relaxed)
+    }
+
     /// Gives all queues the bounds of another table, whether anybody enqueues or not.
     fn bound_again(
         self: &Arc<Self>,
@@ -221,6 +229,7 @@ impl Pressure {
         let mut state = self.state.lock();
         let table = Arc::new(change(&self.table.load()));
         let before = self.table.swap(Arc::clone(&table));
+        self.bounded_anew.store(true, Ordering::Relaxed);
         let names = match table.differs(&before) {
             Some(names) => names,
             None => state.queues.keys().cloned().collect(),

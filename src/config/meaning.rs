@@ -6,7 +6,7 @@ use super::budget::Budget;
 use super::choices::StoreUrl;
 use super::egress::EgressSettings;
 use super::settings::Settings;
-use ojs_bounds::Given;
+use ojs_bounds::{Given, OverflowStrategy};
 use ojs_duration as duration;
 use ojs_limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
 use ojs_policy::subqueue::Spread;
@@ -309,5 +309,15 @@ fn of_bounds(given: &Given) -> Vec<String> {
     let depth = depth.map(|most| format!("at most {most} jobs wait"));
     let bytes = given.max_bytes.filter(|most| *most > 0);
     let bytes = bytes.map(|most| format!("at most {most} bytes wait"));
-    depth.into_iter().chain(bytes).collect()
+    let keys = given.per_key.as_ref().filter(|keys| keys.max_depth > 0);
+    let keys = keys.map(|keys| format!("at most {} of each {}", keys.max_depth, keys.by.as_str()));
+    let rate = given.enqueue_rate.as_ref();
+    let rate = rate.map(|rate| of_window(rate, &format!("at most {} come", rate.limit)));
+    let beyond = match given.strategy {
+        Some(OverflowStrategy::DropOldest) => Some("the oldest is discarded for a new one"),
+        Some(OverflowStrategy::Block) => Some("producers wait for room"),
+        _ => None,
+    };
+    let bounds = [depth, bytes, keys, rate].into_iter().flatten();
+    bounds.chain(beyond.map(str::to_owned)).collect()
 }

@@ -4,13 +4,7 @@ use std::ops::Range;
 
 use ojs_policy::Pattern;
 use ojs_policy::fields::Fields;
-use ojs_reader::{Names, TENANTS, TomlTable, patterns};
-
-/// The ids of tenants (multi-tenancy text, 5.2).
-const TENANT: Names = Names {
-    what: "ids of tenants have",
-    allowed: |c| c.is_ascii_alphanumeric() || "._:-*?".contains(c),
-};
+use ojs_reader::{TENANTS, TomlTable, patterns};
 
 /// Reads what `[[tenant]]` entries say of how many jobs may wait, in their order.
 pub(super) fn tenants(root: &mut TomlTable<'_>) -> Vec<(Pattern, u64)> {
@@ -28,7 +22,7 @@ pub(super) fn tenants(root: &mut TomlTable<'_>) -> Vec<(Pattern, u64)> {
             );
         }
         let ids = found.as_ref();
-        let ids = ids.and_then(|found| patterns(&table, found, Some(TENANT)));
+        let ids = ids.and_then(|found| patterns(&table, found, None));
         let example = "limits = { max_queue_depth = 50000 }";
         let limits = table.maybe_table("limits", example).map(|mut limits| {
             let most = limits.int_from_0("max_queue_depth").ok().flatten();

@@ -9,6 +9,7 @@ use super::overrides::{field, json};
 use super::queue_config::{self, has_no_route};
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault};
+use crate::bounds::DEFAULT_TENANT;
 use crate::desk::{Proxy, guard, settings};
 use crate::json::{Json, Kind, quote};
 use crate::limit::Key;
@@ -78,8 +79,10 @@ fn tenant_change(
         _ => None,
     };
     if change.is_some() {
-        // The ids of tenants look as keys do (5.2).
-        Key::new(id).map_err(|bad| Fault::field("tenant_id", &bad.to_string()))?;
+        // The ids of tenants look as keys do (5.2), but for that of jobs which name none.
+        if id != DEFAULT_TENANT {
+            Key::new(id).map_err(|bad| Fault::field("tenant_id", &bad.to_string()))?;
+        }
         guard::may_change(&proxy.sidecar, parts)?;
     }
     Ok(change)

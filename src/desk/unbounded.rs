@@ -41,9 +41,10 @@ impl Unbounded {
         }
     }
 
-    /// Warns of those that were noted, in one line.
-    pub(crate) fn tell(&self) {
-        let new = std::mem::take(&mut self.queues.lock().new);
+    /// Warns of those that were noted and are not bounded by now, in one line.
+    pub(crate) fn tell(&self, is_bounded: impl Fn(&str) -> bool) {
+        let mut new = std::mem::take(&mut self.queues.lock().new);
+        new.retain(|queue| !is_bounded(queue));
         let more = if new.len() > NAMED { ", …" } else { "" };
         let shown: Vec<_> = new.into_iter().take(NAMED).collect();
         if !shown.is_empty() {
@@ -56,10 +57,10 @@ impl Unbounded {
         }
     }
 
-    /// Warns of those that were noted, once a minute at most.
-    pub(crate) fn tell_seldom(&self) {
+    /// Warns of them once a minute at most.
+    pub(crate) fn tell_seldom(&self, is_bounded: impl Fn(&str) -> bool) {
         if !self.queues.lock().new.is_empty() && self.told.now() {
-            self.tell();
+            self.tell(is_bounded);
         }
     }
 }

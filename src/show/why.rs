@@ -78,10 +78,7 @@ pub(crate) async fn why(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
 /// Answers why a key does not start, or a queue by `_queue:NAME`, as of the moment that is shown. A refusal is an answer
 /// too.
 pub(crate) async fn why_key(proxy: &Proxy, name: &str, now: Arc<Snapshot>) -> String {
-    let question = match name.strip_prefix("_queue:") {
-        Some(queue) => Ok(Question::Queue(queue.to_owned())),
-        None => Question::of_key(name),
-    };
+    let question = Question::of_key(name);
     let (parts, ()) = http::Request::new(()).into_parts();
     let answer = async { explain(proxy, &parts, question?, Some(now)).await };
     answer.await.unwrap_or_else(|fault: Fault| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::fleet;
-use crate::bounds::{Awaited, Bounds, MissingStats, StatsAnswer};
+use crate::bounds::{Awaited, Bounds, MissingStats, Pressure, StatsAnswer};
 use crate::desk::admit::Admit;
 use crate::desk::edges::{now, tell_level};
 use crate::desk::{Proxy, settings};
@@ -63,26 +63,43 @@ pub(in crate::admit) async fn await_all(proxy: &Proxy, awaited: Vec<Awaited>, sc
 /// may get no enqueue for long, and is to be measured all the same.
 pub(crate) async fn measure_queues(proxy: &Proxy) {
     let listed = listed_queues(proxy).await;
-    let mut seen = HashSet::new();
-    let base_of = |name: &String| split(name).map_or(&**name, |(base, _)| base).to_owned();
-    let bases = listed.iter().map(base_of);
-    let names: Vec<String> = bases.filter(|name| seen.insert(name.clone())).collect();
+    let names = bases_of(&listed);
     let sidecar = &proxy.sidecar;
     let Admit {
         pressure,
         unbounded,
         ..
     } = &sidecar.admit;
-    let has_none = |name: &&String| pressure.bounds(name).is_none_or(|b| !b.has_own());
-    (names.iter().filter(has_none)).for_each(|name| unbounded.note(name));
-    unbounded.tell();
+    let free = names.iter().filter(|name| !is_bounded(pressure, name));
+    free.for_each(|name| unbounded.note(name));
+    unbounded.tell(|queue| is_bounded(pressure, queue));
     let proxy = proxy.clone();
     let _task = sidecar.tasks.spawn(async move {
         find_subqueues(&proxy, &listed).await;
-        for queue in names.iter().take(MOST_MEASURED) {
-            measure(&proxy, queue).await;
-        }
+        measure_all(&proxy, &names).await;
     });
+}
+
+fn is_bounded(pressure: &Pressure, queue: &str) -> bool {
+    (pressure.bounds(queue)).is_some_and(|bounds| bounds.has_own())
+}
+
+/// The queues of this list, each once: subqueues stand for the queue that they belong to.
+fn bases_of(listed: &[String]) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let base_of = |name: &String| split(name).map_or(&**name, |(base, _)| base).to_owned();
+    let bases = listed.iter().map(base_of);
+    bases.filter(|name| seen.insert(name.clone())).collect()
+}
+
+/// Looks at those of these queues that are bounded and of which nothing is known.
+async fn measure_all(proxy: &Proxy, names: &[String]) {
+    let known = proxy.sidecar.admit.pressure.names().into_iter();
+    let known: HashSet<Arc<str>> = known.collect();
+    let is_new = |name: &&String| !known.contains(name.as_str());
+    for queue in names.iter().filter(is_new).take(MOST_MEASURED) {
+        measure(proxy, queue).await;
+    }
 }
 
 /// Marks queues of which jobs lie in subqueues, and the store does not know it: it was emptied, or it was the memory of
@@ -214,12 +231,21 @@ async fn measure(proxy: &Proxy, queue: &str) {
     }
 }
 
-/// Looks at queues near their bound although nobody enqueues, to see when they have room again.
+/// Looks at queues near their bound although nobody enqueues, to see when they have room again, and at those that have
+/// just got a bound.
 pub(crate) fn watch_bounds(proxy: &Proxy) {
     let pressure = &proxy.sidecar.admit.pressure;
-    proxy.sidecar.admit.unbounded.tell_seldom();
+    let unbounded = &proxy.sidecar.admit.unbounded;
+    unbounded.tell_seldom(|queue| is_bounded(pressure, queue));
     if !pressure.any() {
         return;
+    }
+    if pressure.take_bounded_anew() {
+        let proxy = proxy.clone();
+        let _task = proxy.sidecar.clone().tasks.spawn(async move {
+            let listed = listed_queues(&proxy).await;
+            measure_all(&proxy, &bases_of(&listed)).await;
+        });
     }
     for (queue, scope) in pressure.pressed(Instant::now()) {
         look_soon(proxy, queue, scope);

@@ -52,7 +52,7 @@ codes! {
     /// A call through `[[egress]]` names a listed host, and that has an address which is not public. Nothing was sent.
     FORBIDDEN "address_refused":
         "look whether the name is right; where calls may go to that address, write it in `allow` of the entry";
-    /// A key that nothing has named and that uses nothing; `_queue:NAME`; a DELETE of what is not set; a path or a job
+    /// A key that nothing has named and that uses nothing; `_queue:NAME`; a DELETE of a limit that is not set; a path or a job
     /// that there is not.
     NOT_FOUND "not_found": "look at the path; GET /ojs/v1/rate-limits lists the keys there are";
     /// A method that the path does not have (`Allow` lists them); CONNECT, TRACE.

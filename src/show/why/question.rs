@@ -24,8 +24,11 @@ pub(super) enum Question {
 }
 
 impl Question {
-    /// About a key by its name, which is `_policy:NAME` for all keys of a policy.
+    /// About a key by its name, which is `_policy:NAME` for all keys of a policy, and `_queue:NAME` for a whole queue.
     pub(super) fn of_key(name: &str) -> Result<Question, Fault> {
+        if let Some(queue) = name.strip_prefix("_queue:") {
+            return Ok(Question::Queue(queue.to_owned()));
+        }
         let policy = name.strip_prefix("_policy:");
         let space = policy.map_or(Space::Job, |_| Space::Policy);
         let key = Key::new(policy.unwrap_or(name));
@@ -89,6 +92,7 @@ mod tests {
             ("queue=a%20b", "Queue(\"a b\")"),
             ("key=stripe", "Key(Job, Key(\"stripe\"))"),
             ("key=_policy:a", "Key(Policy, Key(\"a\"))"),
+            ("key=_queue:a%20b", "Queue(\"a b\")"),
             ("job=j1", "Job(\"j1\")"),
             (
                 "type=t&meta.tenant_id=x%22",
