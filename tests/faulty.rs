@@ -261,9 +261,10 @@ impl Ledger for Faulty {
     fn facts(&self) -> StoreFacts<'_> {
         let standing = self.inner.facts();
         let more = self.siblings.load(Ordering::Relaxed);
+        let alone = self.alone.load(Ordering::Relaxed);
         StoreFacts {
-            is_alone: more == 0 && standing.is_alone,
-            was_alone: more == 0 && (standing.was_alone || self.alone.load(Ordering::Relaxed)),
+            is_alone: more == 0 && (standing.is_alone || alone),
+            was_alone: more == 0 && (standing.was_alone || alone),
             siblings: standing.siblings + more,
             forgets_unsaid: self.forgets_unsaid.load(Ordering::Relaxed),
             ..standing

@@ -68,11 +68,8 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     let bounded = with_tried(&settings.bounds.entries, Some(&settings.bounds.tried));
     let bounded = bounded.map(|((name, given), shadow)| {
         let bounds = of_bounds(given).join(", ");
-        let text = match bounds.is_empty() {
-            true => bounds,
-            false => of_sample(Sample::All, shadow, &bounds),
-        };
-        entry(QUEUES, name.as_str(), text)
+        let shadow = if bounds.is_empty() { "" } else { shadow };
+        entry(QUEUES, name.as_str(), format!("{shadow}{bounds}"))
     });
     let tenants = settings.bounds.tenants.iter();
     let tenants = tenants.map(|(name, most)| {
@@ -305,10 +302,9 @@ fn of_throttle(throttle: &Throttle) -> String {
 }
 
 fn of_bounds(given: &Given) -> Vec<String> {
-    let depth = given.max_depth.filter(|most| *most > 0);
-    let depth = depth.map(|most| format!("at most {most} jobs wait"));
-    let bytes = given.max_bytes.filter(|most| *most > 0);
-    let bytes = bytes.map(|most| format!("at most {most} bytes wait"));
+    let waits = [(given.max_depth, "jobs"), (given.max_bytes, "bytes")].into_iter();
+    let waits = waits.filter_map(|(most, of)| Some((most.filter(|most| *most > 0)?, of)));
+    let waits = waits.map(|(most, of)| format!("at most {most} {of} wait"));
     let keys = given.per_key.as_ref().filter(|keys| keys.max_depth > 0);
     let keys = keys.map(|keys| format!("at most {} of each {}", keys.max_depth, keys.by.as_str()));
     let rate = given.enqueue_rate.as_ref();
@@ -318,6 +314,6 @@ fn of_bounds(given: &Given) -> Vec<String> {
         Some(OverflowStrategy::Block) => Some("producers wait for room"),
         _ => None,
     };
-    let bounds = [depth, bytes, keys, rate].into_iter().flatten();
+    let bounds = waits.chain(keys).chain(rate);
     bounds.chain(beyond.map(str::to_owned)).collect()
 }

@@ -21,13 +21,11 @@ pub(super) fn tenants(root: &mut TomlTable<'_>) -> Vec<(Pattern, u64)> {
                 "add id = \"…\"; a glob gives each tenant its own",
             );
         }
-        let ids = found.as_ref();
-        let ids = ids.and_then(|found| patterns(&table, found, None));
+        let ids = found.and_then(|found| patterns(&table, &found, None));
         let example = "limits = { max_queue_depth = 50000 }";
         let limits = table.maybe_table("limits", example).map(|mut limits| {
-            let most = limits.int_from_0("max_queue_depth").ok().flatten();
-            let given = limits.has("max_queue_depth");
-            (most, given)
+            let most = limits.int_from_0("max_queue_depth");
+            (most.ok().flatten(), limits.has("max_queue_depth"))
         });
         if !limits.is_some_and(|(_, given)| given) {
             table.missing(

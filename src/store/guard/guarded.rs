@@ -69,6 +69,13 @@ impl Guard {
         state.returned.is_some_and(|at| since(at) < OTHERS_RETURN)
     }
 
+    /// Whether the store says who else is there: not while it is lost, nor before others have told one that was emptied of
+    /// themselves.
+    pub(super) fn sees_others(&self) -> bool {
+        let state = self.state();
+        state.lost.is_none() && !self.is_filling(&state)
+    }
+
     /// Whether the store may miss rows: it is lost, or has failed since it was told of ours; or others have not put
     /// back theirs yet, where it was away, or where who answers now may be one that took its place.
     pub(super) fn may_have_forgotten(&self, state: &Notes) -> bool {
@@ -151,7 +158,12 @@ impl Guard {
         }
         match state.out(job) {
             Some(row) => KnownRow::Out(Box::new(row.clone())),
-            None if self.inner.is_alone() && !state.own.contains_key(job) => KnownRow::No,
+            None if !self.is_filling(&state)
+                && self.inner.is_alone()
+                && !state.own.contains_key(job) =>
+            {
+                KnownRow::No
+            }
             _ => KnownRow::Unsure,
         }
     }

@@ -205,7 +205,7 @@ impl Ledger for Guard {
         let standing = self.inner.facts();
         StoreFacts {
             is_shared: true,
-            is_alone: standing.is_alone && !self.is_lost(),
+            is_alone: standing.is_alone && self.sees_others(),
             ..standing
         }
     }

@@ -718,6 +718,27 @@ async fn a_store_has_answered_from_its_first_answer_on() {
     assert!(guard.that_has_answered().has_answered());
 }
 
+/// One that was emptied names nobody before they have told it of themselves, and to a sidecar that is alone any word of
+/// the backend on a claim is of its own.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_alone_right_after_the_store_was_emptied() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.seems_alone();
+    rig.guard.due(9).await.unwrap();
+    assert!(rig.guard.is_alone());
+    assert!(matches!(rig.guard.known("a"), KnownRow::No));
+    rig.faulty.script([Fault {
+        before: Some(StoreError::Wiped),
+        ..Fault::NONE
+    }]);
+    assert!(rig.guard.count_out().await.is_err());
+    rig.guard.due(9).await.unwrap();
+    assert!(!rig.guard.is_alone());
+    assert!(matches!(rig.guard.known("a"), KnownRow::Unsure));
+    tokio::time::advance(Duration::from_secs(6)).await;
+    assert!(rig.guard.is_alone());
+}
+
 /// A held job has no row to put back. One that is offered has, which a store knows that was only away: a sibling may have
 /// taken it over, and nobody has heard of it here. One that began anew knows nothing.
 #[tokio::test(start_paused = true)]
