@@ -459,6 +459,24 @@ fn check_says_how_calls_take_turns() {
 }
 
 #[test]
+fn check_says_what_bounds_mean() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = "[server]\nupstream = \"http://127.0.0.1:1\"\n\
+        [[queue]]\nname = \"er\"\nenqueue_rate = { limit = 3, period = \"5s\" }\n\
+        [[queue]]\nname = \"pk\"\nper_key = { by = \"{tenant}\", max_depth = 2 }\nstrategy = \"block\"\n\
+        [[queue]]\nname = \"drp\"\nmax_depth = 5\nstrategy = \"drop_oldest\"\n\
+        [[tenant]]\nid = \"t \u{fc}\"\nlimits = { max_queue_depth = 4 }\n";
+    std::fs::write(file.path(), text).unwrap();
+    let told = config::check(file.path(), &CommandLine::default(), Colours::None);
+    let expected = "queue er: at most 3 jobs come in any 5s\n\
+        queue pk: at most 2 jobs of each {tenant} wait, producers wait for room\n\
+        queue drp: at most 5 jobs wait, the oldest is discarded for a new one\n\
+        tenant t \u{fc}: at most 4 jobs wait\n\
+        ok: 0 policies, 3 queues, 1 tenant";
+    assert_eq!(told.text, expected);
+}
+
+#[test]
 fn check_says_what_is_in_a_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
     let ok = config::check(

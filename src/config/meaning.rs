@@ -306,9 +306,10 @@ fn of_bounds(given: &Given) -> Vec<String> {
     let waits = waits.filter_map(|(most, of)| Some((most.filter(|most| *most > 0)?, of)));
     let waits = waits.map(|(most, of)| format!("at most {most} {of} wait"));
     let keys = given.per_key.as_ref().filter(|keys| keys.max_depth > 0);
-    let keys = keys.map(|keys| format!("at most {} of each {}", keys.max_depth, keys.by.as_str()));
+    let keys = keys.map(|keys| (keys.max_depth, keys.by.as_str()));
+    let keys = keys.map(|(most, by)| format!("at most {most} jobs of each {by} wait"));
     let rate = given.enqueue_rate.as_ref();
-    let rate = rate.map(|rate| of_window(rate, &format!("at most {} come", rate.limit)));
+    let rate = rate.map(|rate| of_window(rate, &format!("at most {} jobs come", rate.limit)));
     let beyond = match given.strategy {
         Some(OverflowStrategy::DropOldest) => Some("the oldest is discarded for a new one"),
         Some(OverflowStrategy::Block) => Some("producers wait for room"),

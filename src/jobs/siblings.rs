@@ -316,9 +316,7 @@ pub(super) async fn own_again(sidecar: &Sidecar, offers: Vec<Claimed>) {
         }
         match own(sidecar, &claimed).await {
             Ok(Some(claim)) => ours.push((claimed, claim)),
-            Ok(None) => {
-                follow_offer(sidecar, &claimed).await;
-            }
+            Ok(None) => follow_offer(sidecar, &claimed).await,
             // It is asked again at the next look.
             Err(_) => break,
         }
@@ -372,15 +370,13 @@ fn follow_job(proxy: &Proxy, job: Arc<str>) {
     });
 }
 
-/// A job that we offered is forgotten if the store says that it is ours no more. Says whether it does.
-async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) -> bool {
+/// A job that we offered is forgotten if the store says that it is ours no more.
+async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) {
     let row = sidecar.store.row(&offer.job).await;
     let row = row.ok().filter(|_| !sidecar.store.is_lost());
-    let is_theirs = row.is_some_and(|row| row.is_none_or(|row| !row.ours));
-    if is_theirs {
+    if row.is_some_and(|row| row.is_none_or(|row| !row.ours)) {
         sidecar.hold.forget(&offer.job);
     }
-    is_theirs
 }
 
 /// Tells siblings of a call that may end a job which is neither held here alone nor out: one of them may hold it.

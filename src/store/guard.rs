@@ -12,7 +12,7 @@
 //!
 //! A held job is its holder's alone, and has no row: it starts here without the store as it would with it. A job that
 //! was offered before the loss may be a sibling's by now. It goes out nowhere here before the store says again whose
-//! it is, or its claim is over.
+//! it is, or its claim is over. Where the store's data began anew, it is told of our offers again.
 
 mod ask;
 mod guarded;

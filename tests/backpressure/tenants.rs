@@ -228,9 +228,15 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
         assert_eq!(reply.status, 400, "{}", reply.text());
         assert_eq!(reply.json()["error"]["details"]["field"], named);
     }
-    let strange = "/ojs/v1/admin/tenants/a%20b/limits";
-    let reply = client.put(strange, json!({"max_queue_depth": 1})).await;
-    assert_eq!(reply.status, 400);
+    // That of jobs which name no tenant is one.
+    for (id, status) in [("a%20b", 400), ("_others", 400), ("_default", 200)] {
+        let of = format!("/ojs/v1/admin/tenants/{id}/limits");
+        let reply = client.put(&of, json!({"max_queue_depth": 1})).await;
+        assert_eq!(reply.status, status, "{id}: {}", reply.text());
+    }
+    for status in [201, 429] {
+        assert_eq!(client.offer("q").await.status, status);
+    }
     // What says nothing of ours is the backend's.
     let reply = client.put(path, json!({"fairness_weight": 2})).await;
     assert_eq!(reply.status, 404);

@@ -63,14 +63,18 @@ impl Guard {
         self.state.lock()
     }
 
-    /// Whether others may not have put back yet what the store must know of them.
-    pub(super) fn is_filling(&self, state: &Notes) -> bool {
-        let since = |at: Timestamp| self.inner.now().since(at);
-        state.returned.is_some_and(|at| since(at) < OTHERS_RETURN)
+    /// Whether others may need more time since then to come back.
+    fn is_recent(&self, at: Option<Timestamp>) -> bool {
+        at.is_some_and(|at| self.inner.now().since(at) < OTHERS_RETURN)
     }
 
-    /// Whether the store says who else is there: not while it is lost, nor before others have told one that was emptied of
-    /// themselves.
+    /// Whether others may not have put back yet what the store must know of them.
+    pub(super) fn is_filling(&self, state: &Notes) -> bool {
+        self.is_recent(state.returned)
+    }
+
+    /// Whether the store knows who else is there. One that is lost does not, nor does one to which others may have to come
+    /// back yet.
     pub(super) fn sees_others(&self) -> bool {
         let state = self.state();
         state.lost.is_none() && !self.is_filling(&state)
@@ -79,9 +83,7 @@ impl Guard {
     /// Whether the store may miss rows: it is lost, or has failed since it was told of ours; or others have not put
     /// back theirs yet, where it was away, or where who answers now may be one that took its place.
     pub(super) fn may_have_forgotten(&self, state: &Notes) -> bool {
-        let since = |at: Timestamp| self.inner.now().since(at);
-        let is_told = state.told.is_some_and(|at| since(at) < OTHERS_RETURN);
-        let is_another = is_told && self.inner.facts().forgets_unsaid;
+        let is_another = self.is_recent(state.told) && self.inner.facts().forgets_unsaid;
         state.suspect || is_another || self.is_filling(state)
     }
 }
@@ -113,8 +115,7 @@ impl Guard {
 
     /// Whether the store's data began anew just now: others may not have put back theirs yet.
     fn is_anew(&self, state: &Notes) -> bool {
-        let since = |at: Timestamp| self.inner.now().since(at);
-        (state.emptied).is_some_and(|at| since(at) < OTHERS_RETURN)
+        self.is_recent(state.emptied)
     }
 
     /// The claim of our row of a job, wherever the job is.

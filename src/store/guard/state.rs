@@ -98,8 +98,8 @@ pub(super) struct Notes {
     /// When it was last found to have other data than before, and how often it was.
     pub(super) emptied: Option<Timestamp>,
     times_wiped: u64,
-    /// It is to be told of what we offer too. Else it knows of that, and where we have not heard who took a job over, to
-    /// say it again would offer a job that is somebody else's.
+    /// It is to be told of what we offer too. A store that was only away knows that. Told again, it would offer a job that a
+    /// sibling may have taken over.
     pub(super) owes_offers: bool,
     /// When it was last told of our rows again, after whatever failure.
     pub(super) told: Option<Timestamp>,
@@ -197,7 +197,7 @@ impl Notes {
         self.own.get(job).filter(|own| own.is_out())
     }
 
-    /// The store has said which row a job has: such a one of ours is over if that is not ours.
+    /// The store has said which row a job has. If that is not ours, our note of the row ends, if it is such a one.
     pub(super) fn found(&mut self, job: &str, row: Option<&Row>, such: impl FnOnce(&Row) -> bool) {
         if row.is_none_or(|row| !row.ours) {
             self.end_own(job, such);
