@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::guarded::Guard;
 use super::lost::Lost;
 use super::mode::OnStoreError;
+use super::state::Untold;
 use crate::{Claimed, Gen, LedgerExt, StoreError, Taken};
 
 /// So many failures in a row are a loss.
@@ -161,10 +162,9 @@ impl Guard {
         }
         let taken = taken?;
         for row in &taken.ended {
-            let (job, claim) = (&row.claimed.job, row.claimed.generation);
-            state.is_over(job, claim);
+            state.is_over(&row.claimed.job, row.claimed.generation);
             if is_alone {
-                state.is_untold(job, claim);
+                state.is_untold(Untold::of(row));
             }
         }
         // What starts without the store is counted by what answers for it.

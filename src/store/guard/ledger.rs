@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::guarded::Guard;
 use super::lost::Lost;
+use super::state::Untold;
 use crate::{
     Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LedgerExt, LooksAfter, Number,
     Row, RowsOf, Step, StoreError, StoreFacts, Taken, Wake, Wish,
@@ -95,8 +96,11 @@ impl Ledger for Guard {
                     // Its slots would be taken until it is overdue; a sibling's too. Where any claim ends, those to
                     // come are above the time.
                     let was = own.as_ref().map(|row| row.claimed.generation);
-                    let claim = claim.or(was).unwrap_or(Gen(now.0));
-                    state.is_untold(job, claim);
+                    state.is_untold(Untold {
+                        job: job.clone(),
+                        claim: claim.or(was).unwrap_or(Gen(now.0)),
+                        was_out: own.as_ref().is_some_and(Row::is_out),
+                    });
                 }
                 // What was sent twice was done the first time, and nobody heard of it.
                 let own = own.filter(Row::is_out);

@@ -41,7 +41,7 @@ impl Guard {
             }
             // By the announcement siblings see that we live, and take over what we offered: what has lapsed meanwhile must be
             // gone by then.
-            let knows_ends = match self.tell_ended(&news.ended).await {
+            let knows_lapsed = match self.tell_ended(&news.lapsed).await {
                 Err(StoreError::Wiped | StoreError::Settling) => false,
                 told => told.map(|()| true)?,
             };
@@ -51,9 +51,11 @@ impl Guard {
             for (job, generation) in &news.undone {
                 self.back_there(job, *generation).await?;
             }
-            if !knows_ends {
-                self.tell_ended(&news.ended).await?;
+            if !knows_lapsed {
+                self.tell_ended(&news.lapsed).await?;
             }
+            // After the rows: where a job that ended gave its slot to another here, a sibling must not find it free.
+            self.tell_ended(&news.ended).await?;
         }
         Ok(())
     }
@@ -66,7 +68,7 @@ impl Guard {
                 .map(|(job, claim)| End::of(job.clone(), Some(*claim)));
             self.inner.end_all(&each.collect::<Vec<_>>()).await?;
             let heard: HashSet<_> = some.iter().collect();
-            self.state().untold.retain(|one| !heard.contains(one));
+            (self.state().untold).retain(|one| !heard.contains(&(one.job.clone(), one.claim)));
         }
         Ok(())
     }
@@ -90,7 +92,7 @@ impl Guard {
         state
             .doubt
             .retain(|job, claim| told.undone.get(job) != Some(claim));
-        state.untold.retain(|one| !told.ended.contains(one));
+        (state.untold).retain(|one| !told.ended.contains(&(one.job.clone(), one.claim)));
         state.answers();
         (state.suspect, state.known) = (at_last, true);
         state.owes_offers &= !told.offers;
@@ -159,8 +161,11 @@ struct PutBack {
 /// What it is told next, in this order.
 #[derive(Debug)]
 struct ToTell {
+    /// What was not out through us and has ended, as offers have.
+    lapsed: Vec<(Arc<str>, Gen)>,
     rows: Vec<Row>,
     undone: Vec<(Arc<str>, Gen)>,
+    /// What was out and has ended.
     ended: Vec<(Arc<str>, Gen)>,
 }
 
@@ -168,6 +173,7 @@ impl PutBack {
     /// What is not told yet; `None`: nothing.
     fn next(&mut self, state: &Notes) -> Option<ToTell> {
         let mut news = ToTell {
+            lapsed: Vec::new(),
             rows: Vec::new(),
             undone: Vec::new(),
             ended: Vec::new(),
@@ -191,12 +197,18 @@ impl PutBack {
             }
         }
         for one in &state.untold {
-            if self.ended.insert(one.clone()) {
-                news.ended.push(one.clone());
+            let claim = (one.job.clone(), one.claim);
+            if self.ended.insert(claim.clone()) {
+                let list = match one.was_out {
+                    true => &mut news.ended,
+                    false => &mut news.lapsed,
+                };
+                list.push(claim);
             }
         }
         let is_first = !std::mem::replace(&mut self.any, true);
         self.is_quiet = news.rows.is_empty() && news.undone.is_empty();
-        (is_first || !self.is_quiet || !news.ended.is_empty()).then_some(news)
+        let has_ends = !news.lapsed.is_empty() || !news.ended.is_empty();
+        (is_first || !self.is_quiet || has_ends).then_some(news)
     }
 }

@@ -74,6 +74,26 @@ impl LossLog {
     }
 }
 
+/// A claim that ended, of which the store may not have heard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Untold {
+    pub(super) job: Arc<str>,
+    pub(super) claim: Gen,
+    /// Its job was out through us. Meanwhile another may have started with its slots.
+    pub(super) was_out: bool,
+}
+
+impl Untold {
+    /// This row has ended.
+    pub(super) fn of(row: &Row) -> Untold {
+        Untold {
+            job: row.claimed.job.clone(),
+            claim: row.claimed.generation,
+            was_out: row.is_out(),
+        }
+    }
+}
+
 /// What the guard knows beside the store.
 #[derive(Default, Debug)]
 pub(super) struct Notes {
@@ -82,7 +102,7 @@ pub(super) struct Notes {
     /// Claims of which a start may stand there that nobody heard of, or that was undone here alone.
     pub(super) doubt: HashMap<Arc<str>, Gen>,
     /// Claims that ended while the store failed or was lost: it may not have heard of them.
-    pub(super) untold: Vec<(Arc<str>, Gen)>,
+    pub(super) untold: Vec<Untold>,
     pub(super) failures: Failures,
     pub(super) losses: LossLog,
     /// The store is lost, or may have forgotten something: our rows are put back before anything starts.
@@ -136,9 +156,9 @@ impl Notes {
     }
 
     /// The store is to hear of this end. Beyond a limit it finds out when the row is overdue.
-    pub(super) fn is_untold(&mut self, job: &Arc<str>, claim: Gen) {
+    pub(super) fn is_untold(&mut self, ended: Untold) {
         if self.untold.len() < MOST_ENDED {
-            self.untold.push((job.clone(), claim));
+            self.untold.push(ended);
         }
     }
 
@@ -234,7 +254,7 @@ impl Notes {
     /// A newer claim of a job was asked for without an answer: that of our row is over, and the store may not know.
     pub(super) fn unheard(&mut self, ask: &Claimed) {
         if let Some(own) = self.end_own(&ask.job, |own| own.is_over_by(ask)) {
-            self.is_untold(&ask.job, own.claimed.generation);
+            self.is_untold(Untold::of(&own));
         }
     }
 

@@ -819,6 +819,28 @@ async fn what_was_offered_and_lapsed_ends_before_siblings_see_us() {
     assert!(!rig.guard.is_lost());
 }
 
+/// A job that ended gave its slot to another one while the store was lost. Whoever asks the store in between must not find
+/// that slot free: the row of the other is there before the first one ends.
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_was_used_again_is_never_free_while_the_store_comes_back() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.with_siblings(1);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    lose(&rig).await;
+    rig.guard.end("a", None).await.unwrap();
+    assert!(starts(&rig.guard, "b").await.unwrap());
+    rig.faulty.standing(None);
+    let none = Fault::late(Duration::ZERO);
+    rig.faulty.script([none, Fault::gone()]);
+    let _not_back_yet = rig.guard.due(9).await;
+    assert!(rig.guard.is_lost());
+    assert!(active(&rig).await >= 1);
+    rig.guard.due(9).await.unwrap();
+    assert!(!rig.guard.is_lost());
+    assert!(rig.faulty.row("a").await.unwrap().is_none());
+    assert_eq!(active(&rig).await, 1);
+}
+
 /// As a replica that takes over may: it never heard of the last starts.
 #[tokio::test(start_paused = true)]
 async fn what_is_out_is_known_although_the_store_forgot_it() {
