@@ -7,6 +7,7 @@ it has there.
 
 import bisect
 import json
+import math
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -230,13 +231,19 @@ class Exceptions:
         return 1 + lost + self.is_away(q, t - period, t)
 
     def is_forgotten(self, start, end, sidecar):
-        """Whether nobody may know of a job that is out: the store was emptied, and its sidecar had ended (37)."""
+        """Whether nobody may know of a job that is out: the store was emptied, and its sidecar had ended or stood (37)."""
         ended = [span[0] for span in self.ends_of[sidecar].within(start, end)]
         if self.r.plan["store"] == "memory":
             # What runs is read from the backend, if that answers (3, 4).
             return any(self.deaf.within(t, t + HEALS) for t in ended)
         wiped = self.forgets.within(start, end)
-        return any(t <= wipe[1] for t in ended for wipe in wiped)
+        stood = [stop for stop in self.r.stops.within(start, end) if stop[2] == sidecar]
+        stood_over = any(stop[0] <= wipe[1] and stop[1] >= wipe[0] for stop in stood for wipe in wiped)
+        return stood_over or any(t <= wipe[1] for t in ended for wipe in wiped)
+
+    def is_lapsed(self, q, claimed, end):
+        """Whether others may see its slot as free: its claim's time ran out while its sidecar had lost the store (41)."""
+        return end - claimed >= self.r.plan["VISIBILITY"] - NEAR and self.is_away(q, claimed, end)
 
 
 def windows(r, x, limits):
@@ -280,7 +287,7 @@ def slots(r, x, limits):
         for e in r.got:
             made = r.made[e["job"]]
             if made["q"] == queue and e["over"] > e["t"]:
-                by_key[made["k"]].append((e["t"], e["over"], e["s"]))
+                by_key[made["k"]].append((e["t"], e["over"], e["s"], r.claimed.get(e["n"], e["t"])))
         for spans in by_key.values():
             sweep(x, queue, q, spans, limit)
         limits.append(limit)
@@ -288,16 +295,16 @@ def slots(r, x, limits):
 
 def sweep(x, queue, q, spans, limit):
     out = []
-    for start, end, sidecar in sorted(spans):
-        out = [span for span in out if span[1] > start] + [(start, end, sidecar)]
+    for start, end, sidecar, claimed in sorted(spans):
+        out = [span for span in out if span[1] > start] + [(start, end, sidecar, claimed)]
         most = x.limit(queue, "concurrency", out[0][0], start)
-        forgotten = sum(x.is_forgotten(began, start, by) for began, _, by in out)
+        unknown = sum(x.is_forgotten(began, start, by) or x.is_lapsed(q, claim, start) for began, _, by, claim in out)
         # Who had slots goes on with those; one that comes while others have lost the store starts as much again (41).
         comes = x.ends.within(out[0][0] - HEALS, start)
         # A vendor notices late that a call was cut off.
         may = bool(comes) or sidecar is None
         away = most * (may and x.is_away(q, out[0][0], start))
-        limit.saw(start, len(out), most, most + away + forgotten)
+        limit.saw(start, len(out), most, most + away + unknown)
 
 
 def calls(r, x, limits):
@@ -306,7 +313,8 @@ def calls(r, x, limits):
     at_once, rate = Limit(f"calls: {c['concurrency']} at once", c["concurrency"]), Limit(f"calls: {c['rate']} a second", c["rate"])
     for account in c["accounts"]:
         seen = sorted((e["t"], e["end"]) for e in r.by["call"] if e["account"] == account)
-        sweep(x, "vendor", c, [(t, end, None) for t, end in seen], at_once)
+        # A call has no claim that could run out.
+        sweep(x, "vendor", c, [(t, end, None, math.inf) for t, end in seen], at_once)
         starts = [(t, 1, None) for t, _ in seen]
         earliest = [t - r.slack(t) for t, _ in seen]
         window(x, "vendor", c, c["period"], starts, earliest, rate)
