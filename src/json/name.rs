@@ -38,13 +38,6 @@ impl Name<'_> {
         text.is_some_and(|text| text.chars().map(fold).eq(name.chars().map(fold)))
     }
 
-    /// Whether it may have `part` in it, without regard to ASCII case; `false` is certain.
-    #[inline]
-    pub fn may_contain(self, part: &str) -> bool {
-        self.disguised
-            || (self.inside.len() >= part.len() && contains_ignore_case(self.inside, part))
-    }
-
     /// Whether it is exactly `name`.
     pub fn is(self, name: &str) -> bool {
         if self.disguised {
