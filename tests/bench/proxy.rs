@@ -32,7 +32,7 @@ use tokio::net::TcpListener;
 use tokio::task::{LocalSet, spawn_blocking};
 
 use load::{Ask, Load, get, post};
-use process::Process;
+use process::{Door, Process};
 use report::{Line, Report, Series};
 
 /// Connections of the load generator, each with one request at a time.
@@ -79,8 +79,8 @@ async fn run(options: &Options) -> Result<Report> {
     if options.words.is_empty() {
         let targets = [
             ("direct", backend),
-            ("nginx", proxies.nginx.addr),
-            ("ours", proxies.ours()?.addr),
+            ("nginx", proxies.nginx.doors.jobs),
+            ("ours", proxies.ours()?.doors.jobs),
         ];
         latencies = spawn_blocking(move || latencies_of(targets)).await??;
     }
@@ -183,6 +183,8 @@ struct Case {
     name: &'static str,
     target: Option<f64>,
     requests: usize,
+    /// Where it is asked.
+    door: Door,
     ask: Ask,
     /// The jobs that come are ACKed, and that is a case of its own of this name and target.
     acks: Option<(&'static str, f64)>,
@@ -193,6 +195,7 @@ fn cases() -> Vec<Case> {
         name,
         target,
         requests: REQUESTS,
+        door: Door::Jobs,
         ask: Ask::Same(Rc::from(ask), jobs),
         acks: None,
     };
@@ -204,6 +207,11 @@ fn cases() -> Vec<Case> {
     };
     let job = r#"{"type":"email.send","args":[{"to":"user@example.com","subject":"Your order has been shipped","template":"order-shipped-v2","locale":"en-US","order":12345678}],"meta":{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736"},"options":{"queue":"default","priority":10,"timeout_ms":30000,"unique":{"keys":["args"]}}}"#;
     let bounded = job.replace(r#""queue":"default""#, r#""queue":"bounded""#);
+    let prompt = r#"{"model":"small","max_tokens":100,"messages":[{"role":"user","content":"Say in one sentence what a rate limit is for."}]}"#;
+    let call = |name, target, door| Case {
+        door,
+        ..case(name, target, post("/v1/chat/completions", prompt), 0)
+    };
     let alive = r#"{"worker_id":"worker-0195f3a0-7c1e","active_jobs":[],"state":"active"}"#;
     vec![
         case(
@@ -248,17 +256,20 @@ fn cases() -> Vec<Case> {
             post("/ojs/v1/workers/heartbeat", alive),
             0,
         ),
+        call("call, no limit", None, Door::Free),
+        call("call, paced", None, Door::Paced),
+        call("call, paced, tokens", None, Door::Budget),
     ]
 }
 
 /// Runs the cases, all proxies in turns within each round.
 async fn measure(options: &Options, cases: Vec<Case>, proxies: &Proxies) -> Result<Vec<Line>> {
-    let mut contestants = vec![Contestant::new(&proxies.nginx).await?];
-    for sidecar in &proxies.sidecars {
-        contestants.push(Contestant::new(sidecar).await?);
-    }
     let mut lines = Vec::new();
     for case in cases {
+        let mut contestants = vec![Contestant::new(&proxies.nginx, case.door).await?];
+        for sidecar in &proxies.sidecars {
+            contestants.push(Contestant::new(sidecar, case.door).await?);
+        }
         let mut figures = vec![(Series::default(), Series::default()); contestants.len()];
         for round in 0..=options.rounds {
             for (contestant, (asked, acked)) in contestants.iter_mut().zip(&mut figures) {
@@ -295,15 +306,15 @@ async fn measure(options: &Options, cases: Vec<Case>, proxies: &Proxies) -> Resu
     Ok(lines)
 }
 
-/// A proxy with connections to it.
+/// A proxy with connections to one of its doors.
 struct Contestant<'a> {
     process: &'a Process,
     load: Load,
 }
 
 impl Contestant<'_> {
-    async fn new(process: &Process) -> Result<Contestant<'_>> {
-        let load = Load::open(process.addr, CONNECTIONS).await?;
+    async fn new(process: &Process, door: Door) -> Result<Contestant<'_>> {
+        let load = Load::open(process.doors.at(door), CONNECTIONS).await?;
         Ok(Contestant { process, load })
     }
 

@@ -44,6 +44,7 @@ struct Replies {
     alive: Vec<u8>,
     empty: Vec<u8>,
     depth: Vec<u8>,
+    completed: Vec<u8>,
     unknown: Vec<u8>,
     /// A job before its id, between id and tenant, and behind the tenant; by whether the queue has
     /// limits.
@@ -78,6 +79,7 @@ impl Replies {
                 200,
                 r#"{"name":"bounded","paused":false,"counts":{"available":100,"active":3,"scheduled":7,"retryable":1}}"#,
             ),
+            completed: whole(200, &completed()),
             unknown: whole(
                 404,
                 r#"{"error":{"code":"not_found","message":"no such route"}}"#,
@@ -99,6 +101,8 @@ impl Replies {
             &self.alive
         } else if asks("GET /ojs/v1/admin/queues/") {
             &self.depth
+        } else if asks("POST /v1/chat/completions") {
+            &self.completed
         } else if asks("POST /ojs/v1/jobs")
             || asks("POST /ojs/v1/schemas")
             || asks("GET /ojs/v1/schemas")
@@ -172,6 +176,16 @@ fn head(status: u16, length: usize) -> String {
 fn stored() -> String {
     let text = r#"{"job":{"specversion":"1.0","id":"0195f3a0-7c1e-7b3a-9d2e-000000000000","type":"email.send","queue":"default","args":[{"to":"user@example.com","subject":"Your order has been shipped","template":"order-shipped-v2"}],"meta":{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736"},"priority":0,"attempt":0,"max_attempts":3,"timeout_ms":30000,"state":"available","created_at":"2026-01-01T00:00:00.000Z","enqueued_at":"2026-01-01T00:00:00.000Z","note":""#;
     format!("{text}{}\"}}}}", "x".repeat(600 - text.len() - 3))
+}
+
+/// What a vendor of models answers, 600 bytes.
+fn completed() -> String {
+    let text = r#"{"id":"chatcmpl-0195f3a07c1e","object":"chat.completion","created":1767225600,"model":"small","choices":[{"index":0,"message":{"role":"assistant","content":""#;
+    let usage = r#""},"finish_reason":"stop"}],"usage":{"prompt_tokens":40,"completion_tokens":60,"total_tokens":100}}"#;
+    format!(
+        "{text}{}{usage}",
+        "x".repeat(600 - text.len() - usage.len())
+    )
 }
 
 /// A job of 1 KB as FETCH shows it, in three parts.

@@ -18,7 +18,41 @@ const OWN_CORE: &str = "1";
 pub struct Process {
     child: Child,
     /// Where it listens.
-    pub addr: SocketAddr,
+    pub doors: Doors,
+}
+
+/// Where calls to a service are made.
+#[derive(Clone, Copy)]
+pub enum Door {
+    /// Not a call: what workers and producers ask.
+    Jobs,
+    /// Nothing limits them.
+    Free,
+    /// They are evenly spaced.
+    Paced,
+    /// They are evenly spaced, and pay tokens.
+    Budget,
+}
+
+/// Where a proxy has its doors.
+#[derive(Clone, Copy)]
+pub struct Doors {
+    pub jobs: SocketAddr,
+    free: SocketAddr,
+    paced: SocketAddr,
+    budget: SocketAddr,
+}
+
+impl Doors {
+    /// The address of this one.
+    pub fn at(&self, door: Door) -> SocketAddr {
+        match door {
+            Door::Jobs => self.jobs,
+            Door::Free => self.free,
+            Door::Paced => self.paced,
+            Door::Budget => self.budget,
+        }
+    }
 }
 
 impl Process {
@@ -49,16 +83,45 @@ impl Process {
         fs::write(&file, text)?;
         let mut command = pinned("nginx");
         command.arg("-c").arg(&file);
-        Process::start(command, addr).context("nginx does not start; is nginx-light installed?")
+        let doors = Doors {
+            jobs: addr,
+            free: addr,
+            paced: addr,
+            budget: addr,
+        };
+        Process::start(command, doors).context("nginx does not start; is nginx-light installed?")
     }
 
     /// The sidecar, with limits so generous that everything starts.
     pub fn sidecar(binary: &Path, file: &Path, backend: SocketAddr) -> Result<Process> {
-        let (addr, admin) = (free()?, free()?);
+        let admin = free()?;
+        let doors = Doors {
+            jobs: free()?,
+            free: free()?,
+            paced: free()?,
+            budget: free()?,
+        };
+        let paced = "throttle = { limit = 1000000, period = \"1s\", burst = 1000000 }";
+        let entry = |name: &str, listen: SocketAddr| {
+            format!(
+                r#"
+            [[egress]]
+            name = "{name}"
+            listen = "{listen}"
+            upstream = "http://{backend}"
+            "#
+            )
+        };
+        let entries = [
+            entry("free", doors.free),
+            entry("paced", doors.paced) + paced,
+            entry("budget", doors.budget) + paced,
+        ]
+        .concat();
         let text = format!(
             r#"
             [server]
-            listen = "{addr}"
+            listen = "{}"
             admin_listen = "{admin}"
             upstream = "http://{backend}"
             log_level = "warn"
@@ -77,21 +140,28 @@ impl Process {
             key = "tenant:{{meta.tenant}}"
             concurrency = 1000000
             rate = {{ limit = 1000000000, period = "1m" }}
-            throttle = {{ limit = 1000000, period = "1s", burst = 1000000 }}
-            "#
+            {paced}
+            {entries}
+
+            [[egress.budget]]
+            name = "tokens"
+            cost = {{ use = "tokens", max = 1000 }}
+            rate = {{ limit = 1000000000, period = "1m" }}
+            "#,
+            doors.jobs
         );
         fs::write(file, text)?;
         let mut command = pinned(binary.as_os_str());
         command.arg("run").arg("--config").arg(file);
-        Process::start(command, addr)
+        Process::start(command, doors)
             .with_context(|| format!("{} does not start", binary.display()))
     }
 
-    fn start(mut command: Command, addr: SocketAddr) -> Result<Process> {
+    fn start(mut command: Command, doors: Doors) -> Result<Process> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        let mut process = Process { child, addr };
+        let mut process = Process { child, doors };
         for _ in 0..1200 {
-            if TcpStream::connect(addr).is_ok() {
+            if TcpStream::connect(doors.jobs).is_ok() {
                 return Ok(process);
             }
             if let Some(status) = process.child.try_wait()? {
@@ -99,7 +169,7 @@ impl Process {
             }
             sleep(Duration::from_millis(25));
         }
-        bail!("it does not listen on {addr}")
+        bail!("it does not listen on {}", doors.jobs)
     }
 
     /// The processor time that it has used so far, user and system, in nanoseconds.
