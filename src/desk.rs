@@ -58,6 +58,6 @@ pub(crate) use backend::ADMIN;
 pub use backend::{BackendFacts, Stranger};
 pub(crate) use live::micros;
 pub use live::{Live, ProxySettings};
-pub use process::{FollowedFile, Readiness};
+pub use process::{FileRefusal, FollowedFile, Readiness};
 pub use sidecar::Sidecar;
 pub use thread::Proxy;

@@ -688,7 +688,7 @@ fn start_log(
         tracing::warn!(
             id = %"log_lines_lost",
             lines,
-            "lines of the log were lost: whoever reads it was too slow"
+            "lines of the log were lost: whoever reads it was too slow, or the disk was full"
         )
     };
     let lines = Lines::start(std::io::stderr(), lost);

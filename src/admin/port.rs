@@ -81,20 +81,10 @@ impl Admin {
         }
         Ok(match head.uri.path() {
             "/livez" => text(StatusCode::OK, "alive\n"),
-            "/readyz" => {
-                let answered = self.proxy.sidecar().store().has_answered();
-                match self.proxy.sidecar().readiness().word() {
-                    // The store's URL may be wrong, so a rollout must not go on.
-                    "ready" if !answered => unready("the store has not answered yet\n"),
-                    // So may the backend's, which would take none of the work.
-                    "ready" => match self.proxy.sidecar().stranger() {
-                        Some(stranger) => unready(format!("{stranger}\n")),
-                        None => text(StatusCode::OK, "ready\n"),
-                    },
-                    "starting" => unready("starting\n"),
-                    _ => unready("draining\n"),
-                }
-            }
+            "/readyz" => match self.proxy.sidecar().unready() {
+                Some(why) => unready(format!("{why}\n")),
+                None => text(StatusCode::OK, "ready\n"),
+            },
             METRICS => {
                 let is_open = asks_for_open_metrics(&head.headers);
                 let (render, kind): (fn(&Metrics) -> String, _) = match is_open {

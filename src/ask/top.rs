@@ -70,7 +70,12 @@ pub async fn keys(port: &AdminPort, begun: &str) -> Vec<String> {
 
 /// A line cut to the width, without what would steer a terminal.
 fn fit(line: &str, columns: usize) -> String {
-    let shown = line.chars().map(|c| if c.is_control() { '?' } else { c });
+    // What a terminal obeys, or what turns the direction of a line.
+    let is_obeyed = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let shown = line.chars().map(|c| if is_obeyed(c) { '?' } else { c });
     shown.take(columns).chain(['\n']).collect()
 }
 

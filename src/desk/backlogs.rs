@@ -35,8 +35,10 @@ struct Backlog {
     /// When it was last found out whether its lookahead is full, and when it last was.
     looked_whether_full: Option<Instant>,
     full: Option<Instant>,
-    /// How many jobs are available; `None`: nobody knows.
+    /// How many jobs are available, as it said last; `None`: nobody knows.
     available: Option<u64>,
+    /// Whether it said so when it was last asked.
+    is_told: bool,
     /// Whether the backend says that it is paused.
     paused: bool,
     /// Since when the queue's next job is known to wait for a limit.
@@ -50,7 +52,8 @@ fn is_old(last: Option<Instant>, now: Instant) -> bool {
 }
 
 impl Backlogs {
-    /// Tells of each queue how many of its jobs are available, and whether it is paused, as far as the backend said.
+    /// Tells of each queue how many of its jobs are available, and whether it is paused, as the backend said last: while it
+    /// says nothing its jobs wait there still.
     pub(super) fn tell(&self, mut tell: impl FnMut(&Arc<str>, Option<u64>, bool)) {
         for (queue, backlog) in &*self.queues.lock() {
             tell(queue, backlog.available, backlog.paused);
@@ -72,9 +75,12 @@ impl Backlogs {
         }
     }
 
-    /// How many jobs of a queue are available in the backend, without those of its subqueues, as far as it said.
+    /// How many jobs of a queue are available in the backend, without those of its subqueues. `None`: it did not say so
+    /// when it was last asked.
     pub(crate) fn available(&self, queue: &str) -> Option<u64> {
-        self.queues.lock().get(queue)?.available
+        let queues = self.queues.lock();
+        let backlog = queues.get(queue).filter(|backlog| backlog.is_told);
+        backlog?.available
     }
 
     /// Whether the backend may be asked about a queue.
@@ -138,7 +144,8 @@ impl Backlogs {
     /// Notes the backend's answer about a queue. If nothing is available any more, what waited is gone.
     pub(crate) fn note(&self, queue: &str, available: Option<u64>, rested: Instant) {
         if let Some(backlog) = self.queues.lock().get_mut(queue) {
-            (backlog.asked, backlog.available) = (Some(rested), available);
+            (backlog.asked, backlog.is_told) = (Some(rested), available.is_some());
+            backlog.available = available.or(backlog.available);
             if available == Some(0) {
                 backlog.episode = None;
             }
@@ -166,6 +173,7 @@ impl Backlogs {
             for lane in lanes {
                 if let Some(backlog) = queues.get_mut(&lane.queue) {
                     (backlog.available, backlog.episode) = (Some(0), None);
+                    backlog.is_told = true;
                 }
             }
         }
@@ -239,6 +247,24 @@ mod tests {
         assert!(backlogs.begin(&queue, episode()));
         backlogs.note(&queue, Some(0), now + EVERY);
         assert!(backlogs.begin(&queue, episode()), "it was gone again");
+    }
+
+    /// What waited before an outage waits during it.
+    #[tokio::test(start_paused = true)]
+    async fn what_the_backend_said_last_is_shown_while_it_says_nothing() {
+        let (backlogs, now) = (Backlogs::default(), Instant::now());
+        let queue: Arc<str> = Arc::from("q");
+        let shown = || {
+            let mut shown = None;
+            backlogs.tell(|_, available, _| shown = available);
+            shown
+        };
+        drop(backlogs.turn(&queue, now));
+        backlogs.note(&queue, Some(5), now);
+        backlogs.note(&queue, None, now + EVERY);
+        assert_eq!((shown(), backlogs.available(&queue)), (Some(5), None));
+        backlogs.note(&queue, Some(4), now + 2 * EVERY);
+        assert_eq!((shown(), backlogs.available(&queue)), (Some(4), Some(4)));
     }
 
     #[tokio::test(start_paused = true)]

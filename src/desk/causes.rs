@@ -111,9 +111,13 @@ causes! {
     /// Nothing is fetched while the backend is away. The log has the reason.
     BACKEND_AWAY "backend away": "the backend does not answer: nothing can be fetched"
         => "bring it back; `ojs-throttle doctor` says what is wrong with it";
-    /// Workers get the same answer. 401 and 403 speak of their credentials, 404 of a wrong `server.upstream`.
+    /// A web server answers there, or an admin port, or this sidecar itself. Nothing can be fetched, and `/readyz` is 503.
+    WRONG_UPSTREAM "wrong upstream": "server.upstream leads to no backend: {who}"
+        => "write the backend's address in server.upstream; `ojs-throttle doctor` says more";
+    /// Workers get the same answer. 401 and 403 speak of their credentials, and 404 of a wrong `server.upstream`. Else look
+    /// at the backend and its log. `ojs-throttle doctor` says more. The log says it as `backend_refuses`.
     BACKEND_REFUSES "backend refuses": "the backend answers a FETCH with {status}: nothing can be fetched"
-        => "correct the credentials of the workers (401, 403) or server.upstream (404); `ojs-throttle doctor` says more";
+        => "{do}; `ojs-throttle doctor` says more";
     /// Calls through the way out get 502 or 504. This alone keeps no job from starting. The log has the reason.
     SERVICE_AWAY "service away": "the service of way out {egress} does not answer: calls to it fail"
         => "`ojs-throttle doctor` says whether it can be reached from here; pause the policy of its jobs if it lasts";
@@ -135,9 +139,10 @@ causes! {
     /// Somebody stops it.
     DRAINING "draining": "the sidecar stops: it starts no job that has limits"
         => "let workers ask another sidecar, or wait for the next start of this one";
-    /// The last good settings are in force. This alone keeps no job from starting.
-    FILE_REFUSED "file refused": "the config file is not in force: it was refused, and what it said before stands since {since}"
-        => "`ojs-throttle check {file}` says what is wrong";
+    /// The last good settings are in force. This alone keeps no job from starting. `ojs-throttle check FILE` says what is
+    /// wrong with the file. Where it is right, and needs a restart, the line says so.
+    FILE_REFUSED "file refused": "the config file is not in force: it was refused{why}, and what it said before stands since {since}"
+        => "{do}";
     /// Each of them gives out the whole limit. See "More jobs run than may".
     UNSHARED "unshared": "other sidecars start jobs of the same limits, and each has a store of its own"
         => "give all of them one store.url";

@@ -28,6 +28,9 @@ pub(crate) struct Fetching {
     pub(crate) brought: AtomicBool,
     /// The status with which the backend refused the last FETCH; 0: it did not.
     pub(crate) refused: AtomicU16,
+    /// That it does so, which is said seldom, and whether it was said and is not over.
+    refusal: Seldom,
+    is_told: AtomicBool,
     /// That FETCH replies cannot be read, which is said seldom.
     pub(crate) unreadable: Seldom,
     /// The number of the last claim.
@@ -51,6 +54,8 @@ impl Fetching {
             paused: Paused::default(),
             brought: AtomicBool::new(false),
             refused: AtomicU16::new(0),
+            refusal: Seldom::default(),
+            is_told: AtomicBool::new(false),
             unreadable: Seldom::default(),
             last_claim: AtomicU64::new(1),
             claims: Arc::default(),
@@ -83,7 +88,8 @@ impl Fetching {
         self.way.lead()
     }
 
-    /// Notes with which status the backend answered a FETCH. That it does not understand one says nothing of the next.
+    /// Notes with which status the backend answered a FETCH, and says if it refuses all. That it does not understand one
+    /// says nothing of the next.
     pub(crate) fn note_status(&self, status: StatusCode) {
         let is_refusal = !status.is_success()
             && !matches!(
@@ -92,6 +98,16 @@ impl Fetching {
             );
         let refused = if is_refusal { status.as_u16() } else { 0 };
         self.refused.store(refused, Ordering::Relaxed);
+        if is_refusal && self.refusal.now() {
+            self.is_told.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                id = %"backend_refuses",
+                status = refused,
+                "the backend refuses a FETCH: nothing can be fetched while it does"
+            );
+        } else if !is_refusal && self.is_told.swap(false, Ordering::Relaxed) {
+            tracing::info!("the backend accepts a FETCH again");
+        }
     }
 
     /// Whether limited jobs were enqueued to this queue lately, so that its FETCHes are looked at.

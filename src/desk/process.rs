@@ -1,7 +1,9 @@
 //! What the process tells the rest of the sidecar: whether it takes work, and whether its file is in force.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use crate::limit::Timestamp;
 
@@ -30,11 +32,20 @@ impl Readiness {
     }
 }
 
+/// Why what a file says is not in force.
+#[derive(Clone, Debug)]
+pub enum FileRefusal {
+    /// `ojs-throttle check` says why.
+    Wrong,
+    /// It may be right, and cannot be put in force for this reason.
+    Unfit(Arc<str>),
+}
+
 /// Whether the file of the settings is in force, and since when.
 #[derive(Debug)]
 pub struct FollowedFile {
     path: OnceLock<Arc<str>>,
-    is_refused: AtomicBool,
+    refusal: Mutex<Option<FileRefusal>>,
     since: AtomicU64,
 }
 
@@ -43,7 +54,7 @@ impl FollowedFile {
     pub(crate) fn new(now: Timestamp) -> FollowedFile {
         FollowedFile {
             path: OnceLock::new(),
-            is_refused: AtomicBool::new(false),
+            refusal: Mutex::default(),
             since: AtomicU64::new(now.0),
         }
     }
@@ -58,9 +69,13 @@ impl FollowedFile {
         self.since.store(now.0, Ordering::Relaxed);
     }
 
-    /// Whether what it says is in force.
-    pub fn matches(&self, in_force: bool) {
-        self.is_refused.store(!in_force, Ordering::Relaxed);
+    /// Why what it says is not in force; `None`: it is.
+    pub fn refused(&self, why: Option<FileRefusal>) {
+        *self.refusal.lock() = why;
+    }
+
+    pub(crate) fn refusal(&self) -> Option<FileRefusal> {
+        self.refusal.lock().clone()
     }
 
     pub(crate) fn path(&self) -> Option<&Arc<str>> {
@@ -68,7 +83,7 @@ impl FollowedFile {
     }
 
     pub(crate) fn is_in_force(&self) -> bool {
-        !self.is_refused.load(Ordering::Relaxed)
+        self.refusal.lock().is_none()
     }
 
     pub(crate) fn since(&self) -> Timestamp {

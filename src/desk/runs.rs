@@ -24,9 +24,22 @@ const TRIALS: usize = 200;
 /// More slots, and more jobs before the one that is asked about, are not played through.
 const MOST_SLOTS: usize = 2_000;
 
+/// Of a key whose last run for so many times as long as the longest of the last, nobody knows when a slot is free.
+const TIMES: u32 = 3;
+/// Nor of one whose last run for so long.
+const SOONEST: Duration = Duration::from_secs(5);
+
 /// The last run times of what had slots, by key.
 #[derive(Default, Debug)]
-pub(crate) struct RunTimes(Mutex<HashMap<Space, Ages<Key, VecDeque<Duration>>>>);
+pub(crate) struct RunTimes(Mutex<HashMap<Space, Ages<Key, LastRuns>>>);
+
+/// The last runs of one key.
+#[derive(Debug)]
+struct LastRuns {
+    times: VecDeque<Duration>,
+    /// When the last of them ended.
+    ended: Timestamp,
+}
 
 impl RunTimes {
     /// The job or call of this row has ended, as its worker or the service says.
@@ -37,22 +50,36 @@ impl RunTimes {
         for one in limited.filter(|one| one.limits.concurrency.is_some()) {
             let mut spaces = self.0.lock();
             let known = spaces.entry(one.space).or_insert_with(|| Ages::new(KEYS));
-            let Some(times) = known.named(&one.key) else {
-                known.put(one.key.clone(), VecDeque::from([ran]));
+            let Some(LastRuns { times, ended }) = known.named(&one.key) else {
+                let times = VecDeque::from([ran]);
+                known.put(one.key.clone(), LastRuns { times, ended: now });
                 continue;
             };
             if times.len() >= RUNS_KEPT {
                 times.pop_front();
             }
             times.push_back(ran);
+            *ended = now;
         }
     }
 
     /// The last run times of the jobs of a key, at most 100.
     pub(crate) fn of(&self, space: Space, key: &Key) -> Vec<Duration> {
         let spaces = self.0.lock();
-        let times = spaces.get(&space).and_then(|known| known.get(key));
-        times.into_iter().flatten().copied().collect()
+        let known = spaces.get(&space).and_then(|known| known.get(key));
+        let times = known.into_iter().flat_map(|runs| &runs.times);
+        times.copied().collect()
+    }
+
+    /// Whether a key whose slots are all taken should have had a free one long ago: then they may hang.
+    pub(crate) fn are_overdue(&self, space: Space, key: &Key, now: Timestamp) -> bool {
+        let spaces = self.0.lock();
+        let runs = spaces.get(&space).and_then(|known| known.get(key));
+        runs.is_some_and(|LastRuns { times, ended }| {
+            let longest = times.iter().max().copied().unwrap_or_default();
+            let most = SOONEST.max(longest.saturating_mul(TIMES));
+            Duration::from_micros(now.since(*ended)) > most
+        })
     }
 
     /// Forgets everything.

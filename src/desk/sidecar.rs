@@ -126,6 +126,19 @@ impl Sidecar {
         self.backend.stranger()
     }
 
+    /// Why it does not take work, as `/readyz` says it; `None`: it does.
+    pub fn unready(&self) -> Option<String> {
+        match self.readiness.word() {
+            // The store's URL may be wrong, so a rollout must not go on.
+            "ready" if !self.store.has_answered() => {
+                Some("the store has not answered yet".to_owned())
+            }
+            // So may the backend's, which would take none of the work.
+            "ready" => self.stranger().map(|stranger| stranger.to_string()),
+            word => Some(word.to_owned()),
+        }
+    }
+
     /// The store, for drain and inspection.
     pub fn store(&self) -> &Store {
         &self.store

@@ -7,6 +7,7 @@ use http::StatusCode;
 
 use super::Sidecar;
 use super::causes::{self, Cause, quoted};
+use super::process::FileRefusal;
 use crate::duration;
 use crate::wire::ojs::shell_word;
 
@@ -22,8 +23,16 @@ pub(crate) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
     let refused = StatusCode::from_u16(sidecar.fetching.refused.load(Ordering::Relaxed));
     if sidecar.tasks.threads.backend_is_away() {
         found.push(Cause::new(&causes::BACKEND_AWAY, &[]));
+    } else if let Some(stranger) = sidecar.stranger() {
+        found.push(Cause::new(&causes::WRONG_UPSTREAM, &[("who", &stranger)]));
     } else if let Ok(status) = refused {
-        found.push(Cause::new(&causes::BACKEND_REFUSES, &[("status", &status)]));
+        let what_helps = match status.as_u16() {
+            401 | 403 => "correct the credentials of the workers",
+            404 => "correct server.upstream",
+            _ => "look at the backend and its log",
+        };
+        let known: [(&str, &dyn Display); 2] = [("status", &status), ("do", &what_helps)];
+        found.push(Cause::new(&causes::BACKEND_REFUSES, &known));
     }
     if sidecar.store.is_lost() {
         let error = store_error(sidecar);
@@ -35,10 +44,21 @@ pub(crate) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
         found.push(Cause::new(&causes::SERVICE_AWAY, &[("egress", &egress)]));
     }
     let file = &sidecar.file;
-    if !file.is_in_force() {
+    if let Some(refusal) = file.refusal() {
         let path = shell_word(file.path().map_or("", |path| path));
         let since = duration::rfc3339(file.since().0);
-        let known: [(&str, &dyn Display); 2] = [("file", &path), ("since", &since)];
+        let (why, what_helps) = match refusal {
+            FileRefusal::Wrong => (
+                String::new(),
+                format!("`ojs-throttle check {path}` says what is wrong"),
+            ),
+            FileRefusal::Unfit(why) => (
+                format!(" ({why})"),
+                "do what the line says; the log has it as `config_refused`".to_owned(),
+            ),
+        };
+        let known: [(&str, &dyn Display); 3] =
+            [("why", &why), ("since", &since), ("do", &what_helps)];
         found.push(Cause::new(&causes::FILE_REFUSED, &known));
     }
     if sidecar.keeper.unshared.load(Ordering::Relaxed) > 0 {
@@ -54,6 +74,7 @@ pub(crate) fn stops_all(cause: &Cause) -> bool {
         &causes::STARTING,
         &causes::DRAINING,
         &causes::BACKEND_AWAY,
+        &causes::WRONG_UPSTREAM,
         &causes::BACKEND_REFUSES,
     ];
     all.contains(&cause.kind)

@@ -9,7 +9,8 @@ use super::done::Done;
 use crate::duration;
 use crate::json::quote;
 use crate::limit::{
-    Cost, KeyState, Limited, Limits, Measure, Rate, Refusal, Space, Throttle, Timestamp, WindowKind,
+    Cost, KeyState, Limited, Limits, Measure, Rate, Refusal, Space, Strategy, Throttle, Timestamp,
+    WindowKind,
 };
 use crate::policy::{Currency, numbers};
 use crate::store::{Override, Usage};
@@ -89,7 +90,8 @@ impl LimitView {
         let refused = self.refused("", 1);
         let strategy = (refused.as_ref()).map(|refusal| quote(refusal.strategy.as_str()));
         let next = self.next_start(refused.as_ref());
-        let next = next.filter(|_| !self.is_of_policy());
+        // Without the store nobody says when its slots are free.
+        let next = next.filter(|_| !self.is_of_policy() && self.lost != Some(0));
         let next = next.map(|at| quote(&rfc3339(at)));
         for (name, value) in [("limited_by", strategy), ("next_start", next)] {
             text += &format!(r#","{name}":{}"#, value.as_deref().unwrap_or("null"));
@@ -213,10 +215,17 @@ impl LimitView {
 
     /// When the next start can be after this refusal; `None`: a slot must end first, and nobody knows when.
     pub(crate) fn next_start(&self, refused: Option<&Refusal>) -> Option<Timestamp> {
-        refused.map_or(Some(self.now), |refusal| match refusal.slot {
-            true => None,
-            false => refusal.at,
-        })
+        let Some(refusal) = refused else {
+            return Some(self.now);
+        };
+        let next = match refusal.strategy {
+            Strategy::Line => {
+                let next = self.state.next_with_line(&self.limited.limits, 1, self.now);
+                Some(next).filter(|at| *at != Timestamp::NEVER)
+            }
+            _ => refusal.at,
+        };
+        next.filter(|_| !refusal.slot)
     }
 
     fn window(&self, nth: usize, rate: &Rate) -> String {
@@ -468,6 +477,9 @@ mod tests {
         view.state
             .stand_in_line(&Arc::from("big"), (2, 0), view.now);
         assert_eq!(why(&view, "", 1), Some(("line", 0, 0)));
+        // Big starts next, and that is not when its place is given up.
+        let leaves = view.refused("big", 2).and_then(|refusal| refusal.at);
+        assert_eq!(view.next_start(view.refused("", 1).as_ref()), leaves);
         assert_eq!(why(&view, "big", 1), None);
         assert_eq!(view.next_start(None), Some(view.now));
     }

@@ -330,16 +330,26 @@ impl KeyState {
         let line = self
             .line(now)
             .filter(|line| *line.first != *job && line.done <= done);
-        match line.and_then(|line| self.is_kept(line, limits, pays, now)) {
+        let kept = line.and_then(|line| Some((line, self.is_kept(line, limits, pays, now)?)));
+        match kept {
             None => Ok(at),
-            Some(opens) => Err(Refusal {
+            Some((line, opens)) => Err(Refusal {
                 strategy: Strategy::Line,
                 limit: 0,
                 current: 0,
-                at: Some(opens),
+                // The first in line may come no more.
+                at: Some(opens.min(granted_from(line.until))),
                 slot: false,
             }),
         }
+    }
+
+    /// When the next one starts if the first in line stays: that one, or one of this cost beside it.
+    /// [`Timestamp::NEVER`]: when a slot ends.
+    pub fn next_with_line(&self, limits: &Limits, pays: u32, now: Timestamp) -> Timestamp {
+        let line = self.line(now);
+        let opens = line.and_then(|line| self.is_kept(line, limits, pays, now));
+        opens.unwrap_or(now)
     }
 
     /// When there may be room for a start of this cost beside what the first in line needs, if there is none now.
@@ -377,11 +387,7 @@ impl KeyState {
         // It is asked for when the first may start, and others after it.
         let first = self.ask(limits, line.pays, now).err();
         let first = first.and_then(|first| first.at);
-        Some(
-            opens?
-                .min(first.unwrap_or(Timestamp::NEVER))
-                .min(granted_from(line.until)),
-        )
+        Some(opens?.min(first.unwrap_or(Timestamp::NEVER)))
     }
 
     fn line(&self, now: Timestamp) -> Option<&FirstInLine> {

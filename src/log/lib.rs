@@ -88,10 +88,14 @@ impl Lines {
     }
 
     fn work(&self, mut to: impl Write, say: impl Fn(u64)) {
+        let mut failed = 0;
         loop {
             match self.next() {
-                // There is nowhere to report that the log cannot be written.
-                Ok(line) => drop(to.write_all(&line)),
+                Ok(line) if to.write_all(&line).is_ok() => {
+                    self.0.queue.lock().lost += std::mem::take(&mut failed);
+                }
+                // As on a full disk. It is said once a line can be written.
+                Ok(_) => failed += 1,
                 Err(lost) => say(lost),
             }
         }
@@ -167,6 +171,37 @@ mod tests {
         let wide = format!("a{}", "é".repeat(SHOWN));
         let shown = format!("a{}… (401 bytes)", "é".repeat(99));
         assert_eq!(cut(&wide), shown);
+    }
+
+    /// A disk that is full for its first three lines.
+    #[derive(Clone, Default)]
+    struct FullDisk(Arc<Mutex<Vec<Vec<u8>>>>);
+
+    impl Write for FullDisk {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            let mut lines = self.0.lock();
+            lines.push(line.to_vec());
+            match lines.len() {
+                ..=3 => Err(io::ErrorKind::StorageFull.into()),
+                _ => Ok(line.len()),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_a_full_disk_did_not_take_is_counted() {
+        let (tell, told) = channel();
+        let say = move |lost| tell.send(lost).unwrap();
+        let log = Lines::start(FullDisk::default(), say).unwrap();
+        for _ in 0..5 {
+            (&log).write_all(b"line").unwrap();
+        }
+        assert!(log.flush(Duration::from_secs(60)));
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [3]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::diff::Diff;
 use super::watch::FolderWatch;
 use crate::config::{CertificateFile, ConfigFile, RENEW, Report, Settings, Sources, digest_of};
-use crate::desk::{Live, ProxySettings, Sidecar};
+use crate::desk::{FileRefusal, Live, ProxySettings, Sidecar};
 use crate::inquiry::publish::publish;
 use crate::life;
 use crate::store::LedgerExt;
@@ -61,7 +61,17 @@ impl ReloadOutcome {
 
     /// Whether what runs is what the settings say.
     pub fn is_good(&self) -> bool {
-        matches!(self, ReloadOutcome::Applied(_) | ReloadOutcome::Unchanged)
+        self.refusal().is_none()
+    }
+
+    /// Why what runs is not what the settings say.
+    pub fn refusal(&self) -> Option<FileRefusal> {
+        match self {
+            ReloadOutcome::Applied(_) | ReloadOutcome::Unchanged => None,
+            ReloadOutcome::Invalid(_) => Some(FileRefusal::Wrong),
+            // `check` finds nothing wrong with such a file.
+            other => Some(FileRefusal::Unfit(other.to_string().into())),
+        }
     }
 }
 
@@ -238,7 +248,8 @@ impl Following {
                     "a bug: the config file is not followed any more; restart to change it"
                 );
                 metrics.config_is_not_in_force(None);
-                sidecar.file().matches(false);
+                let why = Arc::from("it is not followed any more, by a fault of the program");
+                sidecar.file().refused(Some(FileRefusal::Unfit(why)));
                 return;
             };
             self = back;
@@ -297,7 +308,7 @@ impl Following {
         };
         let counted = counts.then(|| outcome.word());
         let sidecar = &self.reload.0.sidecar;
-        sidecar.file().matches(outcome.is_good());
+        sidecar.file().refused(outcome.refusal());
         if !outcome.is_good() {
             self.metrics.config_is_not_in_force(counted);
             return;

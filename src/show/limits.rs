@@ -15,7 +15,7 @@ use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault};
 use crate::desk::guard::{not_allowed, reads};
 use crate::desk::snapshot::{SHARED, Snapshot};
-use crate::desk::{Proxy, Sidecar};
+use crate::desk::{Live, Proxy, Sidecar};
 use crate::inquiry::done::Done;
 use crate::inquiry::in_force::{set_for_queue, with_set};
 use crate::inquiry::shape::{self, LimitView};
@@ -239,11 +239,19 @@ pub(super) async fn free_slots(sidecar: &Sidecar, limited: &Limited) -> Option<u
     Some(room.map_or(0, |room| room.starts))
 }
 
-/// Refuses the name of a policy whose keys are others: what is set for it binds no job, and whoever means to
-/// pause something must not take that for done. Any other key may be one of tomorrow's jobs.
+/// Refuses the name of a policy whose keys are others, and the key of one that is only tried: what is set for it binds no
+/// job, and whoever means to pause something must not take that for done. Any other key may be one of tomorrow's jobs.
 pub(crate) async fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> {
-    let policies = Arc::clone(&sidecar.live().policies);
-    let Some(template) = policies.misnamed(key) else {
+    let live = Arc::clone(&sidecar.live());
+    let (message, hint) = if let Some(template) = live.policies.misnamed(key) {
+        policy_and_no_key(key, template)
+    } else if let Some(policy) = tried_alone(&live, key) {
+        let message = format!(
+            "key {:?} is of policy {policy:?}, which is only tried (mode = \"shadow\"): nothing that is set for it binds",
+            key.as_str()
+        );
+        (message, "name a key that limits something")
+    } else {
         return Ok(());
     };
     // Jobs may have brought it all the same.
@@ -258,8 +266,17 @@ pub(crate) async fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> 
     if (sidecar.store.usage(Space::Job, key, &any).await?).is_some() {
         return Ok(());
     }
-    let (message, hint) = policy_and_no_key(key, template);
     Err(Fault::field("key", &message).hinting(hint))
+}
+
+/// The policy that is only tried and has this key as it stands, if nothing that counts can have it.
+fn tried_alone<'a>(live: &'a Live, key: &Key) -> Option<&'a Arc<str>> {
+    let mut tried = live.policies.shadow()?.policies().iter();
+    let policy = tried.find(|policy| policy.key.constant() == Some(key))?;
+    let counts = live.policies.policies().iter().map(|policy| &policy.key);
+    let calls = live.settings.egress.iter().map(|entry| &entry.key);
+    let mut others = counts.chain(calls);
+    (!others.any(|template| template.may_give(key))).then_some(&policy.name)
 }
 
 /// What is said of a key that is a policy's name, and what to do.
@@ -368,17 +385,19 @@ pub(crate) async fn view(
     facts: &KeyFacts,
 ) -> LimitView {
     let (here, key) = (&facts.now, &limited.key);
+    let covered: BTreeSet<&str> = here.live.policies.covered(key).collect();
+    let held: BTreeSet<&str> = here.held_in(key).map(|queue| &**queue).collect();
+    let queues = || held.union(&covered);
     let mut waiting = WaitingNow {
         jobs: here.waiting_for(key),
         calls: sidecar.calling.of_key(key),
-        are_all: here.counts_all_of(key),
+        // Those of a paused queue wait for more than this limit.
+        are_all: here.counts_all_of(key) && !queues().any(|queue| here.queue(queue).is_paused),
     };
     if here.siblings > 0 && waiting.all() > 0 {
         // How many calls wait at siblings is not known, and of jobs it is known by queue.
         waiting.are_all &= waiting.calls.1 == 0;
-        let covered: BTreeSet<&str> = here.live.policies.covered(key).collect();
-        let held: BTreeSet<&str> = here.held_in(key).map(|queue| &**queue).collect();
-        for queue in held.union(&covered) {
+        for queue in queues() {
             let elsewhere = facts.elsewhere(sidecar, queue).await;
             match covered.contains(queue) {
                 true => waiting.jobs += elsewhere,
@@ -461,7 +480,15 @@ fn done(
     if waiting == 0 || cost.rule.is_some() || !decides() {
         return None;
     }
-    let runs = sidecar.settle.runs.of(*space, key);
+    let runs = &sidecar.settle.runs;
+    if limits
+        .concurrency
+        .is_some_and(|most| most <= state.active())
+        && runs.are_overdue(*space, key, now)
+    {
+        return None;
+    }
+    let runs = runs.of(*space, key);
     let waiting = waiting.saturating_mul(cost.pays.get().into());
     Done::of(state, limits, waiting, &runs, now)
 }
@@ -509,7 +536,7 @@ pub(crate) async fn queue_view(
     let waiting = WaitingNow {
         jobs: here.waiting() + facts.elsewhere(sidecar, queue).await,
         calls: (0, 0),
-        are_all: here.tells_all(),
+        are_all: here.tells_all() && !here.is_paused,
     };
     let mut view = LimitView {
         name: queue.to_owned(),

@@ -367,7 +367,10 @@ impl Shared {
                 name: Arc::clone(&sidecar.fetching.worker_id),
                 version: env!("CARGO_PKG_VERSION"),
                 since: self.since.clone(),
-                ready: sidecar.readiness.word(),
+                ready: match (sidecar.readiness.word(), sidecar.unready()) {
+                    ("ready", Some(_)) => "not ready",
+                    (word, _) => word,
+                },
                 listens: Arc::clone(&facts.listens),
                 held: now.held.jobs,
                 held_max: now.most.jobs,

@@ -228,6 +228,11 @@ fn what_no_policy_is_called_is_refused() {
             "a key goes without --policy",
         ),
         ("pause --policy tried", 1, "policy \"tried\" is only tried"),
+        (
+            "pause tried",
+            1,
+            "key \"tried\" is of policy \"tried\", which is only tried",
+        ),
         ("pause --policy 'a b'", 1, "no policy is called \"a b\""),
         ("pause per-customer", 1, "--policy"),
         ("resume --policy per-customer", 1, "not paused by hand"),

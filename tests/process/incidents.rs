@@ -24,9 +24,10 @@ const BLAMELESS: [&str; 7] = [
     "the backend has no job of queue",
 ];
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
-/// backend knows, services that give no answer, what evades the limits, sidecars without a backend, and policies as a whole.
-const STAGED_ELSEWHERE: [&str; 15] = [
+/// backend knows, an upstream that is none, services that give no answer, what evades the limits, sidecars without a backend, and policies as a whole.
+const STAGED_ELSEWHERE: [&str; 16] = [
     "starting",
+    "wrong upstream",
     "cost",
     "line",
     "unshared",

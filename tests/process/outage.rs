@@ -55,6 +55,68 @@ fn a_backend_that_comes_later_is_found() {
     assert_eq!(fetch(data, "q", 1, "x").jobs().len(), 1);
 }
 
+/// The jobs that waited wait still: a backlog of 0 would look like none.
+#[test]
+fn what_waits_is_told_as_it_was_while_the_backend_is_away() {
+    let (mut backend, sidecar) = pair("", ONE);
+    for _ in 0..5 {
+        enqueue(sidecar.data, "q", json!({}));
+    }
+    let waits = || get(sidecar.data, "/ojs/v1/rate-limits/one").json()["waiting_count"].clone();
+    wait("the backend said it", || waits() == 5);
+    backend.go();
+    wait("it is away", || {
+        get(sidecar.data, "/ojs/v1/health").status == 502
+    });
+    // It is asked again once a second, and does not answer.
+    let asked = "ojs_throttle_responses_total{status=\"502\",code=\"backend_unreachable\"}";
+    let begun = Instant::now();
+    wait("it was asked again", || {
+        assert_eq!(waits(), 5);
+        begun.elapsed() > Duration::from_millis(2_500)
+    });
+    assert!(sidecar.metric(asked) > 0.0);
+}
+
+/// An admin port answers HTTP, and nothing can be fetched there.
+#[test]
+fn an_upstream_that_is_no_backend_is_told_wherever_somebody_looks() {
+    let (_backend, other) = pair("", "");
+    let (dir, command) = run_with(config(other.admin, "", ONE));
+    let sidecar = Sidecar::begin(command, dir);
+    let sentence = "server.upstream is the admin port of an ojs-throttle";
+    wait("it is found out", || {
+        get(sidecar.admin, "/readyz").body.contains(sentence)
+    });
+    let state = get(sidecar.admin, "/throttle/v1/state").json();
+    assert_eq!(state["sidecar"]["ready"], "not ready");
+    assert_eq!(state["causes"][0]["name"], "wrong upstream", "{state}");
+    let why = get(sidecar.admin, "/throttle/v1/why?queue=q").json();
+    assert!(why["why"].as_str().unwrap().contains(sentence), "{why}");
+}
+
+/// Workers get nothing, and without this line nobody would hear of it.
+#[test]
+fn a_backend_that_refuses_fetches_is_logged_once() {
+    let backend = Backend::start(Lax::spec());
+    let (addr, below) = (
+        backend.addr.to_string(),
+        format!("{}/nowhere", backend.addr),
+    );
+    let sidecar = Sidecar::run(&config(backend.addr, "", ONE).replace(&addr, &below));
+    for _ in 0..3 {
+        assert_eq!(fetch(sidecar.data, "q", 1, "w").status, 404);
+    }
+    let lines = || {
+        sidecar
+            .log()
+            .matches("id=backend_refuses status=404")
+            .count()
+    };
+    wait("the line", || lines() > 0);
+    assert_eq!(lines(), 1);
+}
+
 #[test]
 fn an_outage_is_two_lines_however_many_ask() {
     let (mut backend, sidecar) = pair("", ONE);

@@ -308,6 +308,13 @@ fn what_is_fixed_is_refused_by_name_and_nothing_else_changes() {
         log.contains("`server.threads`, `server.max_connections` cannot change while running"),
         "{log}"
     );
+    // `check` finds nothing wrong with such a file.
+    let state = get(f.sidecar.admin, "/throttle/v1/state").json();
+    let cause = state["causes"][0]["why"].as_str().unwrap();
+    assert!(
+        cause.contains("`server.threads`, `server.max_connections` cannot"),
+        "{state}"
+    );
     f.mended();
 }
 

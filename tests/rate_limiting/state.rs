@@ -326,6 +326,56 @@ async fn an_end_is_told_where_all_that_wait_are_known() {
     assert!(told > 5 && all < 70, "{told} {all}");
 }
 
+/// Whoever has all slots, and far longer than anybody had them before, may hang: then nobody knows when others start.
+#[tokio::test(start_paused = true)]
+async fn no_end_is_told_while_the_slots_may_hang() {
+    let rig =
+        Rig::with("[[policy]]\nname = 'stripe'\nmatch = { queue = 'billing' }\nconcurrency = 2\n")
+            .await;
+    let enqueue = || json!({"type": "t", "args": [], "options": {"queue": "billing"}});
+    for _ in 0..25 {
+        rig.client.enqueue(enqueue()).await;
+        let started = rig.client.fetch("billing", 1).await;
+        sleep(Duration::from_millis(50)).await;
+        rig.client.ack(id(&started[0])).await;
+    }
+    for _ in 0..6 {
+        rig.client.enqueue(enqueue()).await;
+    }
+    assert_eq!(rig.client.fetch("billing", 3).await.len(), 2);
+    let shown = rig.inspect("stripe").await;
+    assert!(shown["waiting_done"].is_object(), "{shown}");
+    sleep(Duration::from_secs(6)).await;
+    assert!(rig.client.fetch("billing", 1).await.is_empty());
+    let shown = rig.inspect("stripe").await;
+    assert_eq!(shown["waiting_done"], Value::Null, "{shown}");
+}
+
+/// A job that needs more than is left waits until that is there. Nothing starts sooner, whatever it keeps its place for.
+#[tokio::test(start_paused = true)]
+async fn the_next_start_is_that_of_the_first_in_line() {
+    let rig = Rig::with(
+        "[[policy]]\nname = 'tokens'\nmatch = { queue = 'llm' }\nrate = { limit = 100, period = '30s' }\n\
+         cost = { from = 'meta.tokens', default = 1, max = 100 }\n",
+    )
+    .await;
+    for tokens in [5, 100, 5] {
+        let job = json!({"type": "t", "args": [], "meta": {"tokens": tokens}, "options": {"queue": "llm"}});
+        rig.client.enqueue(job).await;
+    }
+    assert_eq!(rig.client.fetch("llm", 1).await.len(), 1);
+    let moment = |time: &Value| ojs_throttle::duration::moment(time.as_str().unwrap_or_default());
+    for waited in [0, 8, 16] {
+        assert!(rig.client.fetch("llm", 3).await.is_empty());
+        let shown = rig.inspect("tokens").await;
+        assert_eq!(shown["limited_by"], "line", "{shown}");
+        let left = moment(&shown["next_start"]).unwrap() - moment(&shown["at"]).unwrap();
+        let seconds = left / 1_000_000;
+        assert!((29 - waited..=30 - waited).contains(&seconds), "{shown}");
+        sleep(Duration::from_secs(8)).await;
+    }
+}
+
 /// A group whose share is larger than what it has is done sooner than the others, and the last one with the key.
 #[tokio::test(start_paused = true)]
 async fn each_group_is_told_when_its_last_starts() {

@@ -43,7 +43,7 @@ parts! {
         version: &'static str,
         /// When it started.
         since: String,
-        /// `starting`, `ready` or `draining`.
+        /// `starting`, `ready`, `draining`, or `not ready` where `/readyz` says 503 for another reason.
         ready: &'static str,
         /// Where SDKs connect: to the data port, or where there is no backend to the ways out.
         listens: Arc<str>,

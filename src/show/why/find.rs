@@ -147,8 +147,8 @@ fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
         1 => String::new(),
         _ => format!(", and the job costs {pays}"),
     };
-    let until = refusal.at.map(rfc3339).unwrap_or_default();
-    let next = refusal.at.filter(|_| !refusal.slot);
+    let next = view.next_start(Some(refusal));
+    let until = next.or(refusal.at).map(rfc3339).unwrap_or_default();
     let known: [(&str, &dyn Display); 10] = [
         ("what", &named(limited.space, &view.name)),
         ("name", &name),
@@ -210,6 +210,15 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
     if limited.space == Space::Queue {
         return place.to_owned();
     }
+    // The first in line waits for whatever the key has.
+    let limits = &limited.limits;
+    let strategy = match strategy {
+        Strategy::Line if limits.rates.is_empty() && limits.throttle.is_some() => {
+            Strategy::Throttle
+        }
+        Strategy::Line if limits.rates.is_empty() => Strategy::Concurrency,
+        other => other,
+    };
     let option = match strategy {
         Strategy::Concurrency => "--concurrency N".to_owned(),
         Strategy::Throttle => "--throttle N/1s".to_owned(),

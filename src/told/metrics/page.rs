@@ -51,6 +51,23 @@ pub(super) fn process() -> String {
     page
 }
 
+/// The page without characters that a terminal would obey: names come from jobs, and people look at it with curl.
+pub(super) fn printable(page: String) -> String {
+    let obeyed = |c: char| c.is_control() && c != '\n';
+    if !page.contains(obeyed) {
+        return page;
+    }
+    let mut shown = String::with_capacity(page.len() + 64);
+    for c in page.chars() {
+        match obeyed(c) {
+            // In the text of a label a backslash is written as two.
+            true => drop(write!(shown, "\\\\x{:02x}", u32::from(c))),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// A page of the text format in OpenMetrics 1.0: a counter's family has no `_total`, help has its quotes escaped, no
 /// line is empty, and the end is said.
 pub(super) fn open_metrics(page: &str) -> String {

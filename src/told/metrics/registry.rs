@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::activity::{Activity, AnswerStatus, SpacedKey};
 use super::names::{Counted, OF_JOBS};
-use super::page::{open_metrics, process};
+use super::page::{open_metrics, printable, process};
 use super::recorder::{Labels, counter, described, gauge, histogram, part_of_page};
 use ojs_limit::{
     self as limit, Limited, OnLimit, Refusal, Space, Strategy, Timestamp, each_key, share_of,
@@ -232,7 +232,7 @@ impl Metrics {
         let calls_only = self.0.calls_only.load(Ordering::Relaxed);
         let is_unknown = |line: &str| line.ends_with(" NaN\n") || (calls_only && of_jobs(line));
         let known = lines.filter(|line| !is_unknown(line));
-        known.collect::<String>() + &process()
+        printable(known.collect::<String>() + &process())
     }
 
     /// Shows nothing of jobs from now on: there is no backend.
@@ -739,6 +739,20 @@ mod tests {
             "{page}"
         );
         assert!(!page.contains("key=\"c\""), "{page}");
+    }
+
+    /// People read the page with curl, and names come from jobs.
+    #[test]
+    fn no_name_steers_a_terminal() {
+        let metrics = Metrics::new(1);
+        metrics.pressure(&[(Arc::from("\u{1b}]0;a\u{7}\u{9b}2J"), 1.0)]);
+        let page = metrics.render();
+        let label = r#"queue="\\x1b]0;a\\x07\\x9b2J""#;
+        assert!(page.contains(label), "{page}");
+        assert!(
+            !page.contains(|c: char| c.is_control() && c != '\n'),
+            "{page}"
+        );
     }
 
     #[test]
