@@ -214,6 +214,9 @@ fn slots_text(limit: &Value, out: &mut String) {
             ),
         };
     }
+    if let Some(more) = limit["more_slots"].as_u64() {
+        let _ = writeln!(out, "  and        {more} more");
+    }
 }
 
 /// How many jobs wait, and how many of them nobody holds.

@@ -86,6 +86,21 @@ async fn slots_that_are_full_are_shown_with_who_has_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_many_slots_it_is_said_how_many_are_not_shown() {
+    let rig =
+        Rig::with("[[policy]]\nname = \"wide\"\nmatch = { queue = \"wide\" }\nconcurrency = 150\n")
+            .await;
+    queued(&rig, "wide", 120).await;
+    let mut out = 0;
+    while out < 120 {
+        out += rig.client.fetch("wide", 50).await.len();
+    }
+    let limit = why(&rig, "key=wide").await["limits"][0].take();
+    assert_eq!(limit["slots"].as_array().unwrap().len(), 100);
+    assert_eq!(limit["more_slots"], 20);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_forecast_follows_the_last_run_times() {
     let rig = Rig::with(CONFIG).await;
     queued(&rig, "billing", 30).await;

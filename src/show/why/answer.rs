@@ -145,7 +145,8 @@ pub(super) fn limit_facts<'a>(
         Space::Policy => one.policy == limited.policy,
         Space::Job | Space::Queue => one.shares_key(limited),
     };
-    let slots = rows.take(SHOWN).map(|row| {
+    let rows: Vec<&Row> = rows.collect();
+    let slots = rows.iter().take(SHOWN).map(|row| {
         let of = row.claimed.limited.iter().find(is_it);
         json!({
             "job": row.claimed.job,
@@ -159,12 +160,17 @@ pub(super) fn limit_facts<'a>(
             "cost": of.map(|one| one.cost.pays),
         })
     });
-    json!({
+    let mut facts = json!({
         "policy": limited.policy,
         "cause": cause.as_ref().map(Cause::to_json),
         "state": serde_json::from_str::<Value>(&view.to_json()).unwrap_or_default(),
         "slots": slots.collect::<Vec<_>>(),
-    })
+    });
+    let more = rows.len().saturating_sub(SHOWN);
+    if let Some(facts) = facts.as_object_mut().filter(|_| more > 0) {
+        facts.insert("more_slots".to_owned(), more.into());
+    }
+    facts
 }
 
 /// The groups that share a limit and have held jobs or calls that wait, each with what its next one adds to what it was
