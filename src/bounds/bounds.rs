@@ -295,6 +295,12 @@ impl BoundsTable {
         self.enforced(queue).or_else(tried)
     }
 
+    /// Whether it is followed how much of a queue waits.
+    pub(super) fn measures(&self, queue: &str) -> bool {
+        let needs = self.of(queue).is_some_and(|bounds| bounds.needs_depth());
+        needs || self.tried(queue).is_some()
+    }
+
     fn enforced(&self, queue: &str) -> Option<&Arc<Bounds>> {
         if let Some(found) = self.exact.get(queue) {
             return found.as_ref();

@@ -135,7 +135,7 @@ impl Pressure {
     }
 
     pub(super) fn level_of(&self, queue: &mut BoundedQueue, name: &str) -> Option<Level> {
-        let known = queue.estimate.is_known();
+        let known = queue.estimate.is_known() && self.table.load().measures(name);
         known.then(|| queue.level((self.held)(name)))
     }
 
@@ -162,7 +162,11 @@ impl Pressure {
     /// The queues of which something is known.
     pub fn names(&self) -> Vec<Arc<str>> {
         let state = self.state.lock();
-        let known = state.queues.iter().filter(|(_, q)| q.estimate.is_known());
+        let table = self.table.load();
+        let is_known =
+            |name: &str, queue: &BoundedQueue| queue.estimate.is_known() && table.measures(name);
+        let known = state.queues.iter();
+        let known = known.filter(|(name, queue)| is_known(name, queue));
         known.map(|(name, _)| Arc::clone(name)).collect()
     }
 
@@ -238,8 +242,11 @@ impl Pressure {
         let each = names.into_iter().filter_map(|name| {
             let queue = state.queues.get_mut(&name)?;
             let held = || (self.held)(&name);
-            let level = queue.bound_again(table.of(&name).unwrap_or(&none), held, now.at)?;
-            Some((name, level))
+            let level = queue.bound_again(table.of(&name).unwrap_or(&none), held, now.at);
+            if !table.measures(&name) {
+                queue.estimate.forget();
+            }
+            Some((name, level?))
         });
         let levels = each.collect();
         self.serve(&mut state, now);

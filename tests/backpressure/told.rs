@@ -434,6 +434,32 @@ async fn a_bound_that_is_taken_away_clears_the_queue() {
     }
 }
 
+/// A depth that nobody follows any more is not shown, and the next bound has the queue looked at.
+#[tokio::test(start_paused = true)]
+async fn a_depth_that_nobody_follows_is_not_shown() {
+    for none in [
+        json!({"max_depth": 0}),
+        json!({"enqueue_rate": {"limit": 9, "period": "PT1H"}}),
+    ] {
+        let (pair, client) = simulated(Lax::spec(), "").await;
+        let admin = pair.sidecar.admin();
+        let depth = async || {
+            sleep(Duration::from_millis(1_500)).await;
+            let why = admin.get("/throttle/v1/why?queue=q").await.json();
+            why["queue"]["depth"].clone()
+        };
+        client.bound("q", json!({"max_depth": 9})).await;
+        client.fill("q", 3).await;
+        assert_eq!(depth().await, 3);
+        client.bound("q", none).await;
+        client.fill("q", 4).await;
+        assert_eq!(depth().await, Value::Null);
+        client.bound("q", json!({"max_depth": 20})).await;
+        assert_eq!(depth().await, 7);
+        pair.stop().await;
+    }
+}
+
 /// Whoever makes up credentials does not take away those with which a queue near its bound is looked at.
 #[tokio::test(start_paused = true)]
 async fn a_queue_is_looked_at_with_its_producers_credentials_whatever_is_made_up() {
