@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::Value;
 
 use super::port::{AdminPort, AskError};
-use super::why::{list, plain, text};
+use super::why::{bounds_over_http, list, plain, text};
 use crate::cli::{Sort, Top};
 use crate::duration;
 use crate::wire::ojs;
@@ -157,6 +157,8 @@ fn queue_lines(state: &Value, filter: &str) -> Vec<String> {
         .collect();
     for row in queues {
         lines.push(queue_line(row, text(state, "at")));
+        let set = bounds_over_http(row, "queue");
+        lines.extend(set.map(|set| format!("  {set}")));
         lines.extend(cause_lines(&row["cause"]));
     }
     lines

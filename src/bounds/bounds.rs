@@ -1,6 +1,6 @@
 //! What bounds a queue: the file's `[[queue]]` entries, and what was set over HTTP laid over them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -281,6 +281,29 @@ impl BoundsTable {
         let set = self.tenants.get(tenant);
         set.or_else(|| Pattern::find(&self.file.tenants, tenant))
             .copied()
+    }
+
+    /// What was set over HTTP for a queue.
+    pub(super) fn set_for(&self, queue: &str) -> Option<&Given> {
+        self.set.get(queue)
+    }
+
+    /// For which queues and tenants something else was set over HTTP than the file says, as keys of the admin port;
+    /// where another file stood `before`, only those of which it said something else.
+    pub(super) fn in_place_of_file(&self, before: Option<&FileBounds>) -> BTreeSet<String> {
+        let queues = self.set.iter().filter(|(queue, set)| {
+            let own = self.file.of(queue);
+            let is_new = before.is_none_or(|before| before.of(queue) != own);
+            is_new && own.is_some_and(|own| set.over(own) != *own)
+        });
+        let tenants = self.tenants.iter().filter(|(tenant, most)| {
+            let own = Pattern::find(&self.file.tenants, tenant);
+            let is_new = before.is_none_or(|before| Pattern::find(&before.tenants, tenant) != own);
+            is_new && own.is_some_and(|own| own != *most)
+        });
+        let queues = queues.map(|(queue, _)| format!("_queue:{queue}"));
+        let tenants = tenants.map(|(tenant, _)| format!("_tenant:{tenant}"));
+        queues.chain(tenants).collect()
     }
 
     /// Whether any queue is bounded.

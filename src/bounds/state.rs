@@ -1,7 +1,7 @@
 //! The bounded queues of one sidecar, under one lock, and places that were taken in them. The other files of this room
 //! each do one thing with them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -200,6 +200,17 @@ impl Pressure {
     /// The bounds of a queue as the file and HTTP give them.
     pub fn given(&self, queue: &str) -> Option<Given> {
         self.table.load().given(queue)
+    }
+
+    /// What was set over HTTP of a queue's bounds.
+    pub fn set_over_http(&self, queue: &str) -> Option<Given> {
+        self.table.load().set_for(queue).cloned()
+    }
+
+    /// For which queues and tenants something else was set over HTTP than the file says, as keys of the admin port;
+    /// where another file stood `before`, only those of which it said something else.
+    pub fn in_place_of_file(&self, before: Option<&FileBounds>) -> BTreeSet<String> {
+        self.table.load().in_place_of_file(before)
     }
 
     /// Takes over the bounds of another file. Returns where the queues stand that were near their bounds.

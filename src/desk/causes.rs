@@ -97,8 +97,7 @@ causes! {
         => "resume the queue as it was paused: by the backend's own commands or page";
     /// Jobs of the queue may start, but no more of them come in. Where it has more than the bound, jobs came around the
     /// sidecar or failed and came back, or the bound was made smaller.
-    QUEUE_FULL "queue full": "queue {queue} is full: producers get 429 or wait{over}"
-        => "start more workers, or set a larger bound in the file (see \"Producers get 429\")";
+    QUEUE_FULL "queue full": "queue {queue} is full: {happens}{set}{over}" => "start more workers, or {larger}";
     /// Workers ask another sidecar or the backend itself, name another queue, or are dead.
     NOBODY_ASKS "nobody asks": "no worker has asked this sidecar for queue {queue}{lately}"
         => "start workers of this queue, and give them the sidecar's address (server.listen)";

@@ -663,6 +663,7 @@ impl Asker<'_> {
     async fn queue_facts(&self, name: &str, found: &[Cause]) -> Value {
         let here = self.now().queue(name);
         let level = here.level.as_ref();
+        let set = self.sidecar().admit.pressure.set_over_http(name);
         json!({
             "name": name,
             "paused": found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED),
@@ -670,6 +671,7 @@ impl Asker<'_> {
             "held_by_siblings": self.known.elsewhere(self.sidecar(), name).await,
             "depth": level.map(|level| level.depth),
             "max_depth": level.and_then(|level| level.max_depth),
+            "bounds_over_http": set.and_then(|set| serde_json::from_str::<Value>(&set.to_json()).ok()),
             "keys_by_job": self.keyed_policies(name),
             "subqueues": here.subqueues.as_deref().map(SpreadOfQueue::of),
         })

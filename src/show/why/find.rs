@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::bounds::{BoundUnit, Level, OverflowStrategy};
 use crate::desk::Sidecar;
 use crate::desk::causes::{self, Cause, named, quoted};
 use crate::desk::snapshot::Snapshot;
@@ -257,15 +258,54 @@ pub(crate) fn of_queue(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Vec<Ca
     }
     let level = here.level.as_ref();
     if let Some(level) = level.filter(|level| level.pressure() >= 1.0) {
-        let over = level.max_depth.filter(|most| level.depth > *most);
-        let over = over.map_or_else(String::new, |most| {
-            let depth = level.depth;
-            format!("; {depth} jobs wait where {most} may: do producers go around the sidecar?")
-        });
-        let known: [(&str, &dyn Display); 2] = [("queue", &name), ("over", &over)];
-        found.push(Cause::new(&causes::QUEUE_FULL, &known));
+        found.push(full(sidecar, queue, level));
     }
     found
+}
+
+/// The queue takes no more jobs: what becomes of new ones, who says so, and what helps.
+fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
+    let pressure = &sidecar.admit.pressure;
+    let strategy = pressure.bounds(queue).map(|bounds| bounds.strategy);
+    let happens = match strategy.unwrap_or_default() {
+        OverflowStrategy::Reject => "producers get 429",
+        OverflowStrategy::Block => "producers wait for room, or get 429",
+        OverflowStrategy::DropOldest if sidecar.fetching.paused.has(queue) => "producers get 429",
+        OverflowStrategy::DropOldest => "its oldest jobs are discarded for new ones",
+    };
+    let given = pressure.set_over_http(queue).unwrap_or_default();
+    let of_http = match level.most.map(|most| most.unit) {
+        Some(BoundUnit::Bytes) => given.max_bytes,
+        _ => given.max_depth,
+    };
+    let (set, larger) = by_http(of_http, &format!("_queue:{queue}"));
+    let over = level.max_depth.filter(|most| level.depth > *most);
+    let over = over.map_or_else(String::new, |most| {
+        let depth = level.depth;
+        format!("; {depth} jobs wait where {most} may: do producers go around the sidecar?")
+    });
+    let known: [(&str, &dyn Display); 5] = [
+        ("queue", &quoted(queue)),
+        ("happens", &happens),
+        ("set", &set),
+        ("over", &over),
+        ("larger", &larger),
+    ];
+    Cause::new(&causes::QUEUE_FULL, &known)
+}
+
+/// Who set a bound, and how there is a larger one. `set`: what HTTP says of it. `key`: what is bounded, as the admin port
+/// calls it.
+fn by_http(set: Option<u64>, key: &str) -> (&'static str, String) {
+    let in_file = "set a larger bound in the file (see \"Producers get 429\")";
+    let key = shell_word(key);
+    match set {
+        None => ("", in_file.to_owned()),
+        Some(_) => (
+            "; its bound was set over HTTP until somebody takes it away",
+            format!("take away the bound that was set over HTTP: `ojs-throttle clear {key}`"),
+        ),
+    }
 }
 
 /// Jobs in subqueues of a queue wait behind those of other keys, and are not looked for.

@@ -174,7 +174,7 @@ series! {
     gauge "ojs_throttle_shadow_waiting" [policy];
     /// Enqueues that were stored, and that a bound of the queue would have refused (mode = "shadow").
     counter "ojs_throttle_shadow_refused_total" [queue];
-    /// Limits of keys, queues and policies that were set over HTTP.
+    /// Limits of keys, queues and policies that were set over HTTP. Bounds that were set over HTTP do not count.
     gauge "ojs_throttle_overrides_active" [];
     /// Keys, queues and policies that a limit set over HTTP pauses (concurrency 0).
     gauge "ojs_throttle_paused_keys" [];
