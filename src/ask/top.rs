@@ -114,8 +114,8 @@ fn table(state: &Value, args: &Top) -> String {
     lines.push(NAMES.to_owned());
     for row in rows {
         lines.push(row_line(row, today));
-        // Who looks for them needs their workers' names.
-        if row["cause"]["name"] == "may hang" {
+        // Who looks for what hangs needs the workers' names, and jobs that are discarded are lost.
+        if ["may hang", "drops jobs"].contains(&text(&row["cause"], "name")) {
             lines.extend(cause_lines(&row["cause"]));
         }
         lines.extend(calls_line(&row["state"]["calls"]));

@@ -49,6 +49,10 @@ causes! {
     /// `ojs_throttle_paused_keys` counts keys, queues and policies that were paused over HTTP.
     PAUSED "paused": "{what} is paused: its concurrency is 0{set}"
         => "`ojs-throttle resume {name}` ends the pause";
+    /// The policy says so for jobs that its limit lets not start now. They are lost. The rest of the line says what keeps
+    /// them. The log has `jobs_dropped`, and `ojs_rate_limit_dropped_total` counts them.
+    DROPS "drops jobs": "jobs of {what} are discarded, because on_limit is \"drop\"; {rest}"
+        => "{do}; `on_limit = \"wait\"` in the file keeps them";
     /// The policy, `[[egress]]` or budget left the file. What was set by hand for all of its keys is kept until it ends
     /// or somebody takes it away.
     NOT_IN_FILE "not in file": "policy {policy} limits nothing, because nothing in the file has this name{set}"
@@ -155,6 +159,9 @@ causes! {
     /// A worker got it around the sidecar, or another sidecar holds it.
     ELSEWHERE "elsewhere": "the backend says that the job is active, and it has no slot here"
         => "give all workers of a limited queue the sidecar's address";
+    /// A limit with `on_limit = "drop"`, or a full queue with `strategy = "drop_oldest"`, had no room for it.
+    DROPPED "dropped": "the job was discarded: it was {message}"
+        => "enqueue it again if it is needed; `on_limit = \"wait\"`, or a strategy such as \"reject\", discards no job";
     /// Finished and scheduled jobs are in such a state.
     OTHER_STATE "other state": "no limit matters: the backend says that the job is {state}" => "nothing; a job starts when it is available";
     /// No policy matches. If one should, see "Limits have no effect".

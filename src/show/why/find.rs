@@ -13,7 +13,7 @@ use crate::desk::whole::store_error;
 use crate::inquiry::in_force;
 use crate::inquiry::lookahead::FullLookahead;
 use crate::inquiry::shape::{LimitView, rfc3339};
-use crate::limit::{Refusal, Space, Strategy, Timestamp};
+use crate::limit::{OnLimit, Refusal, Space, Strategy, Timestamp};
 use crate::show::policies;
 use crate::store::Override;
 use crate::store::guard::{LostMode, OnStoreError};
@@ -57,7 +57,7 @@ pub(in crate::show) async fn of_limit(
         limited.cost.pays.get()
     };
     if let Some(refusal) = view.refused(job, pays) {
-        let cause = of_refusal(view, &refusal);
+        let cause = refused_by(sidecar, view, &refusal);
         return (Some(refusal), Some(cause));
     }
     if lost.is_none() {
@@ -92,7 +92,7 @@ fn of_policy(sidecar: &Sidecar, view: &LimitView) -> Option<Cause> {
     if policies::numbers(&sidecar.live(), &view.name).is_some() {
         return view
             .refused("", 1)
-            .map(|refusal| of_refusal(view, &refusal));
+            .map(|refusal| refused_by(sidecar, view, &refusal));
     }
     let set = view.set.as_ref().map(|set| set_by_hand(set, None));
     let known: [(&str, &dyn Display); 3] = [
@@ -115,6 +115,23 @@ fn store_part(sidecar: &Sidecar, view: &LimitView) -> String {
         }
         _ => format!(": one of {parts} parts"),
     }
+}
+
+/// What a limit that refuses has used up; and that its jobs are discarded, where that is so.
+fn refused_by(sidecar: &Sidecar, view: &LimitView, refusal: &Refusal) -> Cause {
+    let (cause, limited) = (of_refusal(view, refusal), &view.limited);
+    let live = sidecar.live();
+    let mut drops = live.policies.policies().iter();
+    let drops = drops.any(|one| one.on_limit == OnLimit::Drop && one.name == limited.policy);
+    if limited.on_limit != OnLimit::Drop && !drops {
+        return cause;
+    }
+    let known: [(&str, &dyn Display); 3] = [
+        ("what", &named(limited.space, &view.name)),
+        ("rest", &cause.why()),
+        ("do", &cause.advice()),
+    ];
+    Cause::new(&causes::DROPS, &known).until(cause.until)
 }
 
 /// What a limit that refuses has used up, and what helps.
