@@ -288,6 +288,11 @@ impl BoundsTable {
         self.set.get(queue)
     }
 
+    /// What was set over HTTP for a tenant.
+    pub(super) fn tenant_set_for(&self, tenant: &str) -> Option<u64> {
+        self.tenants.get(tenant).copied()
+    }
+
     /// For which queues and tenants something else was set over HTTP than the file says, as keys of the admin port;
     /// where another file stood `before`, only those of which it said something else.
     pub(super) fn in_place_of_file(&self, before: Option<&FileBounds>) -> BTreeSet<String> {

@@ -207,6 +207,11 @@ impl Pressure {
         self.table.load().set_for(queue).cloned()
     }
 
+    /// What was set over HTTP of a tenant's bound.
+    pub fn tenant_over_http(&self, tenant: &str) -> Option<u64> {
+        self.table.load().tenant_set_for(tenant)
+    }
+
     /// For which queues and tenants something else was set over HTTP than the file says, as keys of the admin port;
     /// where another file stood `before`, only those of which it said something else.
     pub fn in_place_of_file(&self, before: Option<&FileBounds>) -> BTreeSet<String> {

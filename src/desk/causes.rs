@@ -102,6 +102,8 @@ causes! {
     /// Jobs of the queue may start, but no more of them come in. Where it has more than the bound, jobs came around the
     /// sidecar or failed and came back, or the bound was made smaller.
     QUEUE_FULL "queue full": "queue {queue} is full: {happens}{set}{over}" => "start more workers, or {larger}";
+    /// Producers of that tenant, of that key or at that rate get 429, and others do not. It is said for a minute.
+    REFUSED "refused": "an enqueue into queue {queue} was refused {ago} s ago: {message}" => "{first}, or {larger}";
     /// Workers ask another sidecar or the backend itself, name another queue, or are dead.
     NOBODY_ASKS "nobody asks": "no worker has asked this sidecar for queue {queue}{lately}"
         => "start workers of this queue, and give them the sidecar's address (server.listen)";
@@ -214,6 +216,7 @@ impl Cause {
             &NOT_IN_FILE,
             &EACH_KEY,
             &QUEUE_FULL,
+            &REFUSED,
             &OUT_OF_REACH,
             &CREDENTIALS,
             &STORE_LOST,
@@ -227,7 +230,7 @@ impl Cause {
 
     /// Whether tables show it although jobs start.
     pub(crate) fn is_shown(&self) -> bool {
-        [&QUEUE_FULL, &OUT_OF_REACH, &CREDENTIALS].contains(&self.kind)
+        [&QUEUE_FULL, &REFUSED, &OUT_OF_REACH, &CREDENTIALS].contains(&self.kind)
     }
 
     /// Whether it is worth telling beside what decides.

@@ -434,6 +434,61 @@ async fn a_bound_that_is_taken_away_clears_the_queue() {
     }
 }
 
+/// What only some jobs meet is told of the queue with its numbers, for a minute.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_a_key_and_a_rate_that_refuse_are_told_of() {
+    let file = "[[tenant]]\nid = \"*\"\nlimits = { max_queue_depth = 1 }\n\
+        [[queue]]\nname = \"keyed\"\nper_key = { by = \"{type}\", max_depth = 1 }\n\
+        [[queue]]\nname = \"rated\"\nenqueue_rate = { limit = 1, period = \"10m\" }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let admin = pair.sidecar.admin();
+    for (queue, tenants, words, todo) in [
+        (
+            "t",
+            ["a", "a"],
+            "Tenant 'a' has exceeded max_queue_depth (1): 1 job waits",
+            "in the file",
+        ),
+        (
+            "keyed",
+            ["b", "c"],
+            "Queue 'keyed' has reached its depth bound for 't' (1)",
+            "start more",
+        ),
+        (
+            "rated",
+            ["d", "e"],
+            "Queue 'rated' has taken the 1 jobs",
+            "let producers be slower",
+        ),
+    ] {
+        let mut last = 201;
+        for tenant in tenants {
+            let job = json!({"type": "t", "args": [], "meta": {"tenant_id": tenant}, "options": {"queue": queue}});
+            last = client
+                .post("/ojs/v1/jobs", job.to_string())
+                .await
+                .status
+                .as_u16();
+        }
+        assert_eq!(last, 429, "{queue}");
+        let path = format!("/throttle/v1/why?queue={queue}");
+        let why = admin.get(&path).await.json();
+        assert_eq!(why["cause"], "refused", "{why}");
+        assert!(why["why"].as_str().unwrap().contains(words), "{why}");
+        assert!(why["do"].as_str().unwrap().contains(todo), "{why}");
+        sleep(Duration::from_millis(1_100)).await;
+        let state = admin.get("/throttle/v1/state").await.json();
+        let rows = state["queues"]["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["queue"] == queue).unwrap();
+        assert_eq!(row["cause"]["name"], "refused", "{row}");
+        sleep(Duration::from_secs(60)).await;
+        let why = admin.get(&path).await.json();
+        assert_ne!(why["cause"], "refused", "{why}");
+    }
+    pair.stop().await;
+}
+
 /// A depth that nobody follows any more is not shown, and the next bound has the queue looked at.
 #[tokio::test(start_paused = true)]
 async fn a_depth_that_nobody_follows_is_not_shown() {

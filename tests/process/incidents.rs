@@ -25,7 +25,8 @@ const BLAMELESS: [&str; 7] = [
 ];
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
 /// backend knows, services that give no answer, what evades the limits, sidecars without a backend, and policies as a whole.
-const STAGED_ELSEWHERE: [&str; 17] = [
+const STAGED_ELSEWHERE: [&str; 18] = [
+    "refused",
     "drops jobs",
     "dropped",
     "starting",

@@ -5,7 +5,9 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bounds::{BoundUnit, Level, OverflowStrategy};
+use tokio::time::Instant;
+
+use crate::bounds::{BoundMet, BoundUnit, Level, OverflowStrategy};
 use crate::desk::Sidecar;
 use crate::desk::causes::{self, Cause, named, quoted};
 use crate::desk::snapshot::Snapshot;
@@ -277,6 +279,7 @@ pub(crate) fn of_queue(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Vec<Ca
     if let Some(level) = level.filter(|level| level.pressure() >= 1.0) {
         found.push(full(sidecar, queue, level));
     }
+    found.extend(refused_lately(sidecar, queue));
     found
 }
 
@@ -311,9 +314,36 @@ fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
     Cause::new(&causes::QUEUE_FULL, &known)
 }
 
+/// A bound of a tenant, of a key or of a time refuses enqueues into the queue.
+fn refused_lately(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
+    let (pressure, now) = (&sidecar.admit.pressure, Instant::now());
+    let last = pressure.last_refusal(queue, now)?;
+    let given = pressure.set_over_http(queue).unwrap_or_default();
+    let key = format!("_queue:{queue}");
+    let ((set, larger), first) = match (last.met, &last.key) {
+        (BoundMet::Tenant, Some(tenant)) => {
+            let set = pressure.tenant_over_http(tenant);
+            (
+                by_http(set, &format!("_tenant:{tenant}")),
+                "start more workers",
+            )
+        }
+        (BoundMet::Rate, _) => (by_http(given.enqueue_rate, &key), "let producers be slower"),
+        _ => (by_http(given.per_key, &key), "start more workers"),
+    };
+    let known: [(&str, &dyn Display); 5] = [
+        ("queue", &quoted(queue)),
+        ("ago", &now.saturating_duration_since(last.at).as_secs()),
+        ("message", &[&*last.why, set].concat()),
+        ("first", &first),
+        ("larger", &larger),
+    ];
+    Some(Cause::new(&causes::REFUSED, &known))
+}
+
 /// Who set a bound, and how there is a larger one. `set`: what HTTP says of it. `key`: what is bounded, as the admin port
 /// calls it.
-fn by_http(set: Option<u64>, key: &str) -> (&'static str, String) {
+fn by_http<T>(set: Option<T>, key: &str) -> (&'static str, String) {
     let in_file = "set a larger bound in the file (see \"Producers get 429\")";
     let key = shell_word(key);
     match set {
