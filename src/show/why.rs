@@ -607,6 +607,7 @@ impl Asker<'_> {
             let full = FullLookahead::of(sidecar, self.now(), queue);
             found.extend(full.map(|full| full.cause()));
         }
+        found.extend(find::nobody_asks(sidecar, self.now(), queue));
         let is_told = found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED);
         if !is_told && sidecar.store.is_paused(queue).await.unwrap_or(false) {
             found.insert(0, find::paused(queue));

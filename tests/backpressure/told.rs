@@ -489,6 +489,27 @@ async fn a_tenant_a_key_and_a_rate_that_refuse_are_told_of() {
     pair.stop().await;
 }
 
+/// A queue without limits is told of, too, if no worker asks for it; but not while one does.
+#[tokio::test(start_paused = true)]
+async fn that_no_worker_asks_for_a_queue_without_limits_is_said() {
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 9\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let admin = pair.sidecar.admin();
+    let cause = async || {
+        let why = admin.get("/throttle/v1/why?queue=q").await.json();
+        why["cause"].as_str().unwrap().to_owned()
+    };
+    client.fill("q", 3).await;
+    client.fetch("other", 1).await;
+    assert_eq!(cause().await, "nobody asks");
+    client.fetch("q", 1).await;
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(cause().await, "no limit");
+    sleep(Duration::from_secs(11)).await;
+    assert_eq!(cause().await, "nobody asks");
+    pair.stop().await;
+}
+
 /// A depth that nobody follows any more is not shown, and the next bound has the queue looked at.
 #[tokio::test(start_paused = true)]
 async fn a_depth_that_nobody_follows_is_not_shown() {

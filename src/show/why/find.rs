@@ -283,6 +283,20 @@ pub(crate) fn of_queue(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Vec<Ca
     found
 }
 
+/// No worker asks for a queue without limits, in which jobs wait. Only `why` says so: workers may take them
+/// from the backend itself.
+pub(super) fn nobody_asks(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Option<Cause> {
+    let here = now.queue(queue);
+    let depth = here.level.as_ref().map_or(0, |level| level.depth);
+    let mut lanes = now.held.lanes(queue).iter();
+    let is_silent = lanes.all(|lane| lane.fetched_at.elapsed() >= SILENT)
+        && sidecar.fetching.asks.is_silent(queue, SILENT)
+        && !fetches_are_seen(sidecar, now, queue);
+    let known: [(&str, &dyn Display); 2] = [("queue", &quoted(queue)), ("lately", &" lately")];
+    let waits = here.waiting().max(depth) > 0;
+    (waits && is_silent).then(|| Cause::new(&causes::NOBODY_ASKS, &known))
+}
+
 /// The queue takes no more jobs: what becomes of new ones, who says so, and what helps.
 fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
     let pressure = &sidecar.admit.pressure;
