@@ -401,7 +401,13 @@ async fn pressure_is_that_of_the_bounds_of_now() {
     measured("1", 1).await;
     let none = json!({"backpressure": null});
     assert_eq!(client.put(&config("q"), none).await.status, 200);
-    measured("0", 0).await;
+    let page = admin.get("/metrics").await.text();
+    assert!(
+        !page.contains("ojs_backpressure_pressure{queue=\"q\"}"),
+        "{page}"
+    );
+    let health = client.get("/ojs/v1/health").await.json();
+    assert_eq!(health["throttle"]["near_bound"], 0, "{health}");
     // What came meanwhile is looked at when it is bounded again.
     client.fill("q", 6).await;
     client.bound("q", json!({"max_depth": 10})).await;
@@ -465,11 +471,7 @@ async fn a_tenant_a_key_and_a_rate_that_refuse_are_told_of() {
         let mut last = 201;
         for tenant in tenants {
             let job = json!({"type": "t", "args": [], "meta": {"tenant_id": tenant}, "options": {"queue": queue}});
-            last = client
-                .post("/ojs/v1/jobs", job.to_string())
-                .await
-                .status
-                .as_u16();
+            last = client.post("/ojs/v1/jobs", job.to_string()).await.status;
         }
         assert_eq!(last, 429, "{queue}");
         let path = format!("/throttle/v1/why?queue={queue}");
