@@ -623,7 +623,7 @@ impl Why {
 /// What a command is about.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct OfKey {
-    /// The rate limit key; _queue:NAME stands for a queue as a whole
+    /// The rate limit key; _queue:NAME stands for a queue as a whole, and for bounds _tenant:ID for a tenant
     #[arg(required_unless_present = "policy")]
     pub key: Option<String>,
     /// In place of a key: all keys of this policy, also those that come later
@@ -672,7 +672,7 @@ pub struct PauseArgs {
 
 /// `limit`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
-#[command(group = clap::ArgGroup::new("limits").args(["concurrency", "rate", "throttle", "set", "next_start", "used"]).multiple(true).required(true))]
+#[command(group = clap::ArgGroup::new("limits").args(["concurrency", "rate", "throttle", "set", "next_start", "used", "bounds"]).multiple(true).required(true))]
 pub struct LimitArgs {
     /// The key
     #[command(flatten)]
@@ -695,6 +695,9 @@ pub struct LimitArgs {
     /// A budget has used so much, in place of what was counted, such as 50000 or 431.20USD
     #[arg(long, value_name = "AMOUNT", conflicts_with_all = ["policy", "concurrency", "rate", "throttle", "set", "next_start", "reason", "lasts"])]
     pub used: Option<String>,
+    /// Bounds of _queue:NAME as JSON, as `backpressure` has them; of _tenant:ID, how many of its jobs may wait
+    #[arg(long, value_name = "JSON", value_parser = |text: &str| text.parse::<Value>(), conflicts_with_all = ["policy", "concurrency", "rate", "throttle", "set", "next_start", "used", "reason", "lasts"])]
+    pub bounds: Option<Value>,
     /// Beside the numbers
     #[command(flatten)]
     pub note: Note,

@@ -7,10 +7,10 @@
 //! | `live`, `control`, `settings`, `process` | what the file says now; what is set over HTTP; whether work is taken |
 //! | `backend`, `backend_stats`, `backlogs`, `paused`, `unbounded` | what was learnt of the backend and of its queues |
 //! | `scope`, `outlive` | credentials as numbers; work that outlives its request |
-//! | `fetching`, `claims`, `pollers`, `way`, `enqueued` | for FETCH: claims under way, who polls, what enqueues told |
+//! | `fetching`, `claims`, `pollers`, `asks`, `way`, `enqueued` | for FETCH: claims under way, who polls, what enqueues told |
 //! | `keeper`, `adoption`, `offered`, `evaded` | for the sweep: jobs that ran already, offers of siblings, who goes around us |
 //! | `settle`, `refusals`, `unheard`, `runs`, `hiding` | for ACKs: what services refused, who got no answer, how long jobs run |
-//! | `admit`, `edges` | for enqueues: looks under way, and where queues stand |
+//! | `admit`, `edges`, `discarded` | for enqueues: looks under way, and where queues stand; jobs for which there was no room |
 //! | `calling` | calls that wait, and calls that are out |
 //! | `shadow` | what entries that are only tried would have done |
 //! | `snapshot`, `whole` | one picture of what is, for all who show it; what is wrong with the sidecar as a whole |
@@ -18,6 +18,7 @@
 
 pub(crate) mod admit;
 pub(crate) mod adoption;
+mod asks;
 mod backend;
 pub(crate) mod backend_stats;
 mod backlogs;
@@ -25,6 +26,7 @@ pub(crate) mod calling;
 pub(crate) mod causes;
 pub(crate) mod claims;
 mod control;
+mod discarded;
 pub(crate) mod edges;
 pub(crate) mod enqueued;
 mod evaded;

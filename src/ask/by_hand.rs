@@ -10,7 +10,7 @@ use crate::duration;
 use crate::wire::ojs::{self, shell_word};
 
 /// What can be set: the routes. `limit` has an option of the same name for each.
-const SET: [&str; 2] = ["override", "next-start"];
+const SET: [&str; 3] = ["override", "next-start", "bounds"];
 
 /// A route, and what is put there; `None` takes it away.
 type SetByHand = (&'static str, Option<Value>);
@@ -45,6 +45,8 @@ pub async fn limit(port: &AdminPort, args: &LimitArgs, now: u64) -> Result<Strin
         (None, Some(set)) => ("override", set.clone()),
         (None, None) => ("override", noted(numbers, &args.note, now)),
     };
+    let bounds = args.bounds.clone().map(|bounds| ("bounds", bounds));
+    let change = bounds.unwrap_or(change);
     let key = KeyToSet::read(port, &args.of).await?;
     if let Some(used) = &args.used {
         // Money is a text.
@@ -86,16 +88,29 @@ struct KeyToSet<'a> {
 
 impl<'a> KeyToSet<'a> {
     async fn read(port: &'a AdminPort, of: &'a OfKey) -> Result<KeyToSet<'a>, AskError> {
-        let mut state = match port.get(&path(of, "override")).await {
-            Err(AskError::Refused(StatusCode::NOT_FOUND, _)) => Value::Null,
-            state => state?,
+        let ask = async |what| match port.get(&path(of, what)).await {
+            Err(AskError::Refused(StatusCode::NOT_FOUND, _)) => Ok(Value::Null),
+            state => state,
         };
+        let name = of.name();
+        let (mut state, mut bounded) = (Value::Null, Value::Null);
+        let is_tenant = name.starts_with("_tenant:");
+        if !is_tenant {
+            state = ask("override").await?;
+        }
+        if is_tenant || name.starts_with("_queue:") {
+            bounded = ask("bounds").await?;
+        }
         let set = state.get_mut("override").and_then(Value::as_object_mut);
         if let Some(set) = set {
             // These repeat a part of it.
             set.retain(|name, _| name != "limit" && name != "period");
         }
-        let before = json!({"override": state["override"], "next-start": state["shut_until"]});
+        let before = json!({
+            "override": state["override"],
+            "next-start": state["shut_until"],
+            "bounds": bounded["bounds"],
+        });
         Ok(KeyToSet { port, of, before })
     }
 

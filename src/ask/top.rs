@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::Value;
 
 use super::port::{AdminPort, AskError};
-use super::why::{list, plain, text};
+use super::why::{bounds_over_http, list, plain, text};
 use crate::cli::{Sort, Top};
 use crate::duration;
 use crate::wire::ojs;
@@ -119,8 +119,8 @@ fn table(state: &Value, args: &Top) -> String {
     lines.push(NAMES.to_owned());
     for row in rows {
         lines.push(row_line(row, today));
-        // Who looks for them needs their workers' names.
-        if row["cause"]["name"] == "may hang" {
+        // Who looks for what hangs needs the workers' names, and jobs that are discarded are lost.
+        if ["may hang", "drops jobs"].contains(&text(&row["cause"], "name")) {
             lines.extend(cause_lines(&row["cause"]));
         }
         lines.extend(calls_line(&row["state"]["calls"]));
@@ -162,6 +162,8 @@ fn queue_lines(state: &Value, filter: &str) -> Vec<String> {
         .collect();
     for row in queues {
         lines.push(queue_line(row, text(state, "at")));
+        let set = bounds_over_http(row, "queue");
+        lines.extend(set.map(|set| format!("  {set}")));
         lines.extend(cause_lines(&row["cause"]));
     }
     lines

@@ -77,6 +77,7 @@ pub fn why_text(answer: &Value) -> String {
                 of[0], of[1], of[2]
             );
         }
+        out += &bounds_over_http(queue, "name").map_or(String::new(), |set| format!("\n  {set}"));
         for policy in list(queue, "keys_by_job") {
             let policy = policy.as_str().unwrap_or_default();
             let _ = write!(
@@ -96,6 +97,20 @@ pub fn why_text(answer: &Value) -> String {
 
 pub(super) fn text<'a>(of: &'a Value, name: &str) -> &'a str {
     of[name].as_str().unwrap_or_default()
+}
+
+/// What was set over HTTP of a queue's bounds, and what takes it away. `name`: the member that has the queue's name.
+pub(super) fn bounds_over_http(queue: &Value, name: &str) -> Option<String> {
+    let set = queue["bounds_over_http"].as_object()?;
+    let set: Vec<_> = set
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    let key = ojs::shell_word(&format!("_queue:{}", text(queue, name)));
+    Some(format!(
+        "bounds set over HTTP: {}; undo: ojs-throttle clear {key}",
+        set.join(", ")
+    ))
 }
 
 pub(super) fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {

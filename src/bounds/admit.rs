@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::bounds::Bounds;
-use super::edge::TellRefusal;
+use super::edge::{LastRefusal, TellRefusal};
 use super::fleet::want_places;
 use super::groups::FullGroup;
 use super::line::WantedAhead;
@@ -211,14 +211,34 @@ impl Pressure {
         Box::new(BoundedQueue::new(name, bounds, &self.groups, now))
     }
 
-    /// Notes that a producer is told that its enqueue does not fit. Returns where else that is worth telling.
-    pub fn note_refusal(&self, full: &Full, now: Instant) -> TellRefusal {
+    /// Notes that a producer is told that its enqueue does not fit, and `why`. Returns where else that is worth telling.
+    pub fn note_refusal(&self, full: &Full, why: &str, now: Instant) -> TellRefusal {
         let first = TellRefusal {
             as_event: true,
             in_log: true,
         };
-        self.with(&full.queue, |queue| queue.edges.refused(full, now))
-            .unwrap_or(first)
+        let note = |queue: &mut BoundedQueue| {
+            queue.refusal = LastRefusal::of(full, why, now).or(queue.refusal.take());
+            queue.edges.refused(full, now)
+        };
+        self.with(&full.queue, note).unwrap_or(first)
+    }
+
+    /// The queues of which a bound refused an enqueue lately that is not of the queue as a whole.
+    pub fn refusing(&self, now: Instant) -> Vec<Arc<str>> {
+        let state = self.state.lock();
+        let is_recent = |queue: &BoundedQueue| {
+            let last = queue.refusal.as_ref();
+            last.is_some_and(|last| last.is_recent(now))
+        };
+        let queues = state.queues.iter().filter(|(_, queue)| is_recent(queue));
+        queues.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// The last of these.
+    pub fn last_refusal(&self, queue: &str, now: Instant) -> Option<LastRefusal> {
+        let last = self.with(queue, |queue| queue.refusal.clone())?;
+        last.filter(|last| last.is_recent(now))
     }
 
     /// Gives places to those who stand in line, in their order. Nobody passes one who waits for the same queue,

@@ -1,6 +1,6 @@
 //! What bounds a queue: the file's `[[queue]]` entries, and what was set over HTTP laid over them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -283,6 +283,34 @@ impl BoundsTable {
             .copied()
     }
 
+    /// What was set over HTTP for a queue.
+    pub(super) fn set_for(&self, queue: &str) -> Option<&Given> {
+        self.set.get(queue)
+    }
+
+    /// What was set over HTTP for a tenant.
+    pub(super) fn tenant_set_for(&self, tenant: &str) -> Option<u64> {
+        self.tenants.get(tenant).copied()
+    }
+
+    /// For which queues and tenants something else was set over HTTP than the file says, as keys of the admin port;
+    /// where another file stood `before`, only those of which it said something else.
+    pub(super) fn in_place_of_file(&self, before: Option<&FileBounds>) -> BTreeSet<String> {
+        let queues = self.set.iter().filter(|(queue, set)| {
+            let own = self.file.of(queue);
+            let is_new = before.is_none_or(|before| before.of(queue) != own);
+            is_new && own.is_some_and(|own| set.over(own) != *own)
+        });
+        let tenants = self.tenants.iter().filter(|(tenant, most)| {
+            let own = Pattern::find(&self.file.tenants, tenant);
+            let is_new = before.is_none_or(|before| Pattern::find(&before.tenants, tenant) != own);
+            is_new && own.is_some_and(|own| own != *most)
+        });
+        let queues = queues.map(|(queue, _)| format!("_queue:{queue}"));
+        let tenants = tenants.map(|(tenant, _)| format!("_tenant:{tenant}"));
+        queues.chain(tenants).collect()
+    }
+
     /// Whether any queue is bounded.
     pub(super) fn any(&self) -> bool {
         self.any
@@ -293,6 +321,12 @@ impl BoundsTable {
         let tried = self.unbounded.as_ref();
         let tried = || tried.filter(|_| self.tried(queue).is_some());
         self.enforced(queue).or_else(tried)
+    }
+
+    /// Whether it is followed how much of a queue waits.
+    pub(super) fn measures(&self, queue: &str) -> bool {
+        let needs = self.of(queue).is_some_and(|bounds| bounds.needs_depth());
+        needs || self.tried(queue).is_some()
     }
 
     fn enforced(&self, queue: &str) -> Option<&Arc<Bounds>> {

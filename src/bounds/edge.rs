@@ -1,6 +1,7 @@
 //! Edges: a queue comes near its bound, is full, and has room again. Between two edges the log has nothing again, or
 //! the lines of a full queue would hide all others. Events tell of refusals as long as there are any.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -20,6 +21,38 @@ pub struct TellRefusal {
     pub as_event: bool,
     /// In the log.
     pub in_log: bool,
+}
+
+/// The last enqueue that met a bound of a part of a queue's jobs: of a tenant, of a key, or of a time.
+#[derive(Clone, Debug)]
+pub struct LastRefusal {
+    /// Which bound.
+    pub met: BoundMet,
+    /// The tenant or the key.
+    pub key: Option<Arc<str>>,
+    /// What the producer was told.
+    pub why: Arc<str>,
+    /// When.
+    pub at: Instant,
+}
+
+impl LastRefusal {
+    /// It is shown for so long.
+    const SHOWN: Duration = Duration::from_secs(60);
+
+    /// `None`: how full the queue is says it all.
+    pub(super) fn of(full: &Full, why: &str, at: Instant) -> Option<LastRefusal> {
+        (!full.is_of_queue()).then(|| LastRefusal {
+            met: full.met,
+            key: full.key.clone(),
+            why: Arc::from(why),
+            at,
+        })
+    }
+
+    pub(super) fn is_recent(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < LastRefusal::SHOWN
+    }
 }
 
 /// Where a queue stands between its edges.

@@ -293,6 +293,12 @@ impl Estimate {
         self.doubted = true;
     }
 
+    /// Nobody follows the depth any more: it is not known until the next look.
+    pub(super) fn forget(&mut self) {
+        self.last_look = None;
+        self.doubted = true;
+    }
+
     /// The backend has no numbers for us: only what passes counts, beside numbers that were told once.
     pub fn note_no_stats(&mut self, now: Instant) {
         self.elsewhere = 0;

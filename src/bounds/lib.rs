@@ -35,7 +35,7 @@ pub use admit::Admission;
 pub use blocked::PlaceInLine;
 pub use bounds::{Bounds, DEFAULT_TENANT, FileBounds, Given, OverflowStrategy, PerKey};
 pub use drops::Dropping;
-pub use edge::TellRefusal;
+pub use edge::{LastRefusal, TellRefusal};
 pub use estimate::{Counts, HeldCount, LookFound};
 pub use fleet_depth::{GrantedPlaces, WantedPlaces};
 pub use look::{Awaited, Fleet, MissingStats, StatsAnswer};

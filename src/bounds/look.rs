@@ -89,8 +89,8 @@ impl Pressure {
             return false;
         };
         let mut state = self.state.lock();
-        if state.queues.contains_key(queue) {
-            return false;
+        if let Some(kept) = state.queues.get_mut(queue) {
+            return !kept.estimate.is_known() && kept.estimate.begin();
         }
         let name = Arc::from(queue);
         let mut kept = self.queue(&name, bounds, now);

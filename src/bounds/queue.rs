@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::bounds::{Bounds, UNBOUNDED};
 use super::drain::Drain;
-use super::edge::QueueEdges;
+use super::edge::{LastRefusal, QueueEdges};
 use super::estimate::{Estimate, HeldCount, LookState};
 use super::fleet_depth::FleetDepth;
 use super::groups::GroupCounts;
@@ -33,6 +33,7 @@ pub(super) struct BoundedQueue {
     window: Option<Window>,
     pub(super) members: KnownJobs,
     pub(super) edges: QueueEdges,
+    pub(super) refusal: Option<LastRefusal>,
     pub(super) later: LaterJobs,
     /// Nothing could be dropped (`drop_oldest`): that is not tried again before this time.
     undroppable: Option<Instant>,
@@ -59,6 +60,7 @@ impl BoundedQueue {
             window: None,
             members: KnownJobs::new(name, groups),
             edges: QueueEdges::default(),
+            refusal: None,
             later: LaterJobs::default(),
             undroppable: None,
             looks: LookState::default(),

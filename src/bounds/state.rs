@@ -1,7 +1,7 @@
 //! The bounded queues of one sidecar, under one lock, and places that were taken in them. The other files of this room
 //! each do one thing with them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -135,7 +135,7 @@ impl Pressure {
     }
 
     pub(super) fn level_of(&self, queue: &mut BoundedQueue, name: &str) -> Option<Level> {
-        let known = queue.estimate.is_known();
+        let known = queue.estimate.is_known() && self.table.load().measures(name);
         known.then(|| queue.level((self.held)(name)))
     }
 
@@ -162,7 +162,11 @@ impl Pressure {
     /// The queues of which something is known.
     pub fn names(&self) -> Vec<Arc<str>> {
         let state = self.state.lock();
-        let known = state.queues.iter().filter(|(_, q)| q.estimate.is_known());
+        let table = self.table.load();
+        let is_known =
+            |name: &str, queue: &BoundedQueue| queue.estimate.is_known() && table.measures(name);
+        let known = state.queues.iter();
+        let known = known.filter(|(name, queue)| is_known(name, queue));
         known.map(|(name, _)| Arc::clone(name)).collect()
     }
 
@@ -196,6 +200,22 @@ impl Pressure {
     /// The bounds of a queue as the file and HTTP give them.
     pub fn given(&self, queue: &str) -> Option<Given> {
         self.table.load().given(queue)
+    }
+
+    /// What was set over HTTP of a queue's bounds.
+    pub fn set_over_http(&self, queue: &str) -> Option<Given> {
+        self.table.load().set_for(queue).cloned()
+    }
+
+    /// What was set over HTTP of a tenant's bound.
+    pub fn tenant_over_http(&self, tenant: &str) -> Option<u64> {
+        self.table.load().tenant_set_for(tenant)
+    }
+
+    /// For which queues and tenants something else was set over HTTP than the file says, as keys of the admin port;
+    /// where another file stood `before`, only those of which it said something else.
+    pub fn in_place_of_file(&self, before: Option<&FileBounds>) -> BTreeSet<String> {
+        self.table.load().in_place_of_file(before)
     }
 
     /// Takes over the bounds of another file. Returns where the queues stand that were near their bounds.
@@ -238,8 +258,11 @@ impl Pressure {
         let each = names.into_iter().filter_map(|name| {
             let queue = state.queues.get_mut(&name)?;
             let held = || (self.held)(&name);
-            let level = queue.bound_again(table.of(&name).unwrap_or(&none), held, now.at)?;
-            Some((name, level))
+            let level = queue.bound_again(table.of(&name).unwrap_or(&none), held, now.at);
+            if !table.measures(&name) {
+                queue.estimate.forget();
+            }
+            Some((name, level?))
         });
         let levels = each.collect();
         self.serve(&mut state, now);

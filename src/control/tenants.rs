@@ -79,13 +79,18 @@ fn tenant_change(
         _ => None,
     };
     if change.is_some() {
-        // The ids of tenants look as keys do (5.2), but for that of jobs which name none.
-        if id != DEFAULT_TENANT {
-            Key::new(id).map_err(|bad| Fault::field("tenant_id", &bad.to_string()))?;
-        }
+        named(id)?;
         guard::may_change(&proxy.sidecar, parts)?;
     }
     Ok(change)
+}
+
+/// Refuses what is no tenant's id: they look as keys do (5.2), but for that of jobs which name none.
+pub(super) fn named(id: &str) -> Result<(), Fault> {
+    if id != DEFAULT_TENANT {
+        Key::new(id).map_err(|bad| Fault::field("tenant_id", &bad.to_string()))?;
+    }
+    Ok(())
 }
 
 /// What a body says of the number of waiting jobs; `Some(None)`: that there is no bound.

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use uuid::Uuid;
 
 use super::overrides::{self, field, json};
-use super::{sent, subqueues};
+use super::{bounds, sent, subqueues};
 use crate::answers::body::{self, Body};
 use crate::answers::respond::{self, Fault, refuse};
 use crate::desk::outlive::to_the_end;
@@ -80,7 +80,7 @@ async fn do_verb(proxy: &Proxy, parts: &Parts, incoming: Incoming) -> Result<Str
         .and_then(|rest| rest.rsplit_once('/'))
         .ok_or_else(unknown)?;
     let allow = match what {
-        "override" => "GET, HEAD, PUT, DELETE",
+        "override" | "bounds" => "GET, HEAD, PUT, DELETE",
         "next-start" => "PUT, DELETE",
         "usage" => "PUT, DELETE",
         _ => return Err(unknown()),
@@ -97,16 +97,10 @@ async fn do_verb(proxy: &Proxy, parts: &Parts, incoming: Incoming) -> Result<Str
         (sent, _) = body::read(incoming, LONGEST, patience, room).await?;
     }
     let key = ojs::decoded(key).unwrap_or_default();
-    let queue = key
-        .strip_prefix("_queue:")
-        .filter(|queue| !queue.is_empty());
-    let policy = key.strip_prefix("_policy:");
-    if what == "override" {
-        return match (queue, policy) {
-            (Some(queue), _) => Box::pin(overrides::of_queue(proxy, parts, &sent, queue)).await,
-            (_, Some(policy)) => Box::pin(overrides::of_policy(proxy, parts, &sent, policy)).await,
-            _ => Box::pin(overrides::of_key(proxy, parts, &sent, &key)).await,
-        };
+    match what {
+        "override" => return set_override(proxy, parts, &sent, &key).await,
+        "bounds" => return Box::pin(bounds::of_key(proxy, parts, &sent, &key)).await,
+        _ => {}
     }
     let key = limits::named(&key)?;
     if what == "usage" && parts.method == Method::PUT {
@@ -129,6 +123,23 @@ async fn do_verb(proxy: &Proxy, parts: &Parts, incoming: Incoming) -> Result<Str
         }
     });
     to_the_end(&sidecar.tasks.left, work).await
+}
+
+async fn set_override(
+    proxy: &Proxy,
+    parts: &Parts,
+    sent: &[u8],
+    key: &str,
+) -> Result<String, Fault> {
+    let queue = key.strip_prefix("_queue:");
+    match (
+        queue.filter(|queue| !queue.is_empty()),
+        key.strip_prefix("_policy:"),
+    ) {
+        (Some(queue), _) => Box::pin(overrides::of_queue(proxy, parts, sent, queue)).await,
+        (_, Some(policy)) => Box::pin(overrides::of_policy(proxy, parts, sent, policy)).await,
+        _ => Box::pin(overrides::of_key(proxy, parts, sent, key)).await,
+    }
 }
 
 /// No start before `until`, whatever stood before; or the key is open.
@@ -206,7 +217,7 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
 }
 
 fn unknown() -> Fault {
-    let message = "here are /throttle/v1/why, /throttle/v1/settings, /throttle/v1/subqueues, and override, next-start and usage under /throttle/v1/keys/KEY";
+    let message = "here are /throttle/v1/why, /throttle/v1/settings, /throttle/v1/subqueues, and override, next-start, usage and bounds under /throttle/v1/keys/KEY";
     Fault::new("not_found", message).hinting(
         "use one of these; KEY is a key of GET /ojs/v1/rate-limits, or for an override _queue:NAME, a whole queue, or _policy:NAME, all keys of a policy",
     )

@@ -9,6 +9,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use super::backend_stats::BackendStats;
+use super::discarded::Discarded;
 use super::unbounded::Unbounded;
 use crate::bounds::Pressure;
 
@@ -26,6 +27,8 @@ pub(crate) struct Admit {
     pub(crate) stats: BackendStats,
     /// Queues without bounds.
     pub(crate) unbounded: Unbounded,
+    /// Jobs for which there was no room.
+    pub(crate) discarded: Discarded,
     /// Looks at queues that may be on their way.
     looks: Semaphore,
     /// What siblings were told of how many jobs are held here, by queue, and when. Locked while the store is told, so
@@ -41,6 +44,7 @@ impl Admit {
             pressure,
             stats: BackendStats::default(),
             unbounded: Unbounded::default(),
+            discarded: Discarded::default(),
             looks: Semaphore::new(LOOKS_AT_ONCE),
             told_holds: tokio::sync::Mutex::default(),
             refusals: AtomicU64::new(0),

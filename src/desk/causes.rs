@@ -49,6 +49,10 @@ causes! {
     /// `ojs_throttle_paused_keys` counts keys, queues and policies that were paused over HTTP.
     PAUSED "paused": "{what} is paused: its concurrency is 0{set}"
         => "`ojs-throttle resume {name}` ends the pause";
+    /// The policy says so for jobs that its limit lets not start now. They are lost. The rest of the line says what keeps
+    /// them. The log has `jobs_dropped`, and `ojs_rate_limit_dropped_total` counts them.
+    DROPS "drops jobs": "jobs of {what} are discarded, because on_limit is \"drop\"; {rest}"
+        => "{do}; `on_limit = \"wait\"` in the file keeps them";
     /// The policy, `[[egress]]` or budget left the file. What was set by hand for all of its keys is kept until it ends
     /// or somebody takes it away.
     NOT_IN_FILE "not in file": "policy {policy} limits nothing, because nothing in the file has this name{set}"
@@ -97,8 +101,9 @@ causes! {
         => "resume the queue as it was paused: by the backend's own commands or page";
     /// Jobs of the queue may start, but no more of them come in. Where it has more than the bound, jobs came around the
     /// sidecar or failed and came back, or the bound was made smaller.
-    QUEUE_FULL "queue full": "queue {queue} is full: producers get 429 or wait{over}"
-        => "start more workers, or set a larger bound in the file (see \"Producers get 429\")";
+    QUEUE_FULL "queue full": "queue {queue} is full: {happens}{set}{over}" => "start more workers, or {larger}";
+    /// Producers of that tenant, of that key or at that rate get 429, and others do not. It is said for a minute.
+    REFUSED "refused": "an enqueue into queue {queue} was refused {ago} s ago: {message}" => "{first}, or {larger}";
     /// Workers ask another sidecar or the backend itself, name another queue, or are dead.
     NOBODY_ASKS "nobody asks": "no worker has asked this sidecar for queue {queue}{lately}"
         => "start workers of this queue, and give them the sidecar's address (server.listen)";
@@ -161,6 +166,9 @@ causes! {
     /// A worker got it around the sidecar, or another sidecar holds it.
     ELSEWHERE "elsewhere": "the backend says that the job is active, and it has no slot here"
         => "give all workers of a limited queue the sidecar's address";
+    /// A limit with `on_limit = "drop"`, or a full queue with `strategy = "drop_oldest"`, had no room for it.
+    DROPPED "dropped": "the job was discarded: it was {message}"
+        => "enqueue it again if it is needed; `on_limit = \"wait\"`, or a strategy such as \"reject\", discards no job";
     /// Finished and scheduled jobs are in such a state.
     OTHER_STATE "other state": "no limit matters: the backend says that the job is {state}" => "nothing; a job starts when it is available";
     /// No policy matches. If one should, see "Limits have no effect".
@@ -213,6 +221,7 @@ impl Cause {
             &NOT_IN_FILE,
             &EACH_KEY,
             &QUEUE_FULL,
+            &REFUSED,
             &OUT_OF_REACH,
             &CREDENTIALS,
             &STORE_LOST,
@@ -226,7 +235,7 @@ impl Cause {
 
     /// Whether tables show it although jobs start.
     pub(crate) fn is_shown(&self) -> bool {
-        [&QUEUE_FULL, &OUT_OF_REACH, &CREDENTIALS].contains(&self.kind)
+        [&QUEUE_FULL, &REFUSED, &OUT_OF_REACH, &CREDENTIALS].contains(&self.kind)
     }
 
     /// Whether it is worth telling beside what decides.

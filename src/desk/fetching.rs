@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::Instant;
 
+use super::asks::PassedFetches;
 use super::backlogs::Backlogs;
 use super::claims::Claims;
 use super::enqueued::LimitedQueues;
@@ -43,6 +44,8 @@ pub(crate) struct Fetching {
     pub(crate) limited: LimitedQueues,
     /// The workers that were sent away empty.
     pub(crate) pollers: Pollers,
+    /// Which queues without limits workers ask for.
+    pub(crate) asks: PassedFetches,
     /// How long the store takes to answer.
     way: Way,
 }
@@ -62,6 +65,7 @@ impl Fetching {
             backlogs: Backlogs::default(),
             limited: LimitedQueues::default(),
             pollers: Pollers::default(),
+            asks: PassedFetches::default(),
             way: Way::default(),
         }
     }

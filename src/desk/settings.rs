@@ -2,20 +2,24 @@
 //! tenants. They are kept in the store, so that they outlive this process where the store does, and hold at every
 //! sidecar that shares it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::answers::respond::Fault;
 use crate::bounds::Given;
 use crate::desk::{Sidecar, edges};
 use crate::limit::{Key, Space};
+use crate::log::cut;
 use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Subqueue, SubqueueMark};
 use crate::store::{Change, LedgerExt, MAX_SETTINGS};
+use crate::wire::ojs::shell_word;
 
 /// Before the name of a queue: its bounds.
 pub(crate) const BOUNDS: &str = "bounds:";
 /// The longest name, in bytes: stores have it in an index.
 const LONGEST_NAME: usize = 1_000;
+/// The most queues and tenants that one line names.
+const NAMED: usize = 20;
 /// Before the name of a queue: jobs of it lie in subqueues.
 pub(crate) const SUBQUEUES: &str = "subqueues:";
 /// Before the id of a tenant: how many of its jobs may wait.
@@ -37,11 +41,26 @@ pub(crate) fn follow_settings(sidecar: &Sidecar) {
         .filter_map(|(tenant, text)| Some((Arc::from(tenant), text.parse().ok()?)))
         .collect();
     follow_subqueues(sidecar);
-    let levels = sidecar
-        .admit
-        .pressure
-        .set(queues, tenants, edges::now(sidecar));
+    let pressure = &sidecar.admit.pressure;
+    let before = pressure.in_place_of_file(None);
+    let levels = pressure.set(queues, tenants, edges::now(sidecar));
     edges::tell_edges(sidecar, &levels);
+    tell_in_place_of_file(&pressure.in_place_of_file(None) - &before);
+}
+
+/// Tells that the file says something else of these than was set over HTTP.
+pub(crate) fn tell_in_place_of_file(keys: BTreeSet<String>) {
+    if let Some(first) = keys.first() {
+        let clear = format!("`ojs-throttle clear {}`", shell_word(first));
+        let more = if keys.len() > NAMED { ", …" } else { "" };
+        let named: Vec<_> = keys.iter().take(NAMED).map(|key| cut(key)).collect();
+        tracing::warn!(
+            id = %"bound_over_http",
+            keys = %format!("{}{more}", named.join(", ")),
+            clear,
+            "bounds that were set over HTTP stand in place of the file's"
+        );
+    }
 }
 
 /// Goes by the queues that the store and the file say have subqueues. Where names cost, the file has no say: of none that

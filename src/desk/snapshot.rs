@@ -80,6 +80,8 @@ pub(crate) struct QueueNow {
     pub(crate) available: Option<u64>,
     /// Where it stands, if it is bounded.
     pub(crate) level: Option<Level>,
+    /// Whether a bound of a tenant, of a key or of a time refused an enqueue into it lately.
+    pub(crate) is_refusing: bool,
     /// How many jobs wait in its subqueues, how many of these told no numbers, and what is known of each, the worst
     /// first; `None`: it has none.
     pub(crate) in_subqueues: Counts,
@@ -115,7 +117,8 @@ impl QueueNow {
     /// Whether it is worth a row: it has limits or a bound, is paused, or has jobs that wait.
     pub(crate) fn is_shown(&self) -> bool {
         let has_jobs = self.held > 0 || self.available > Some(0);
-        has_jobs || self.is_named || self.is_paused || self.level.is_some()
+        let is_bounded = self.level.is_some() || self.is_refusing;
+        has_jobs || self.is_named || self.is_paused || is_bounded
     }
 
     /// Whether no job of it waits anywhere, as far as is known.
@@ -264,6 +267,9 @@ fn queues(
     for queue in sidecar.admit.pressure.names() {
         let level = edges::tell_level(sidecar, &queue);
         all.entry(queue).or_default().level = level;
+    }
+    for queue in sidecar.admit.pressure.refusing(Instant::now()) {
+        all.entry(queue).or_default().is_refusing = true;
     }
     for queue in sidecar.subqueues.read_queues() {
         let (name, subqueues) = (&queue.name, &sidecar.subqueues);

@@ -56,7 +56,10 @@ pub(super) async fn examine(settings: &Settings, report: &mut Diagnosis) {
     }
     // That a limit holds jobs back is what it is for.
     for key in list("/keys/rows").into_iter().flatten() {
-        if key["state"]["waiting_count"] != 0 {
+        let drops = key["cause"]["name"] == "drops jobs" && key["minute"]["refused"] != 0;
+        if drops {
+            tell(&key["cause"], Severity::Warn, report);
+        } else if key["state"]["waiting_count"] != 0 {
             tell(&key["cause"], Severity::Ok, report);
         }
     }

@@ -93,13 +93,16 @@ pub(crate) fn requeue(job: &str, claim_id: &str) -> String {
     )
 }
 
+/// So begins what a nack says that discards a job.
+pub(crate) const DROPPED: &str = "dropped by ojs-throttle: ";
+
 /// A nack that ends a job for good.
 pub(crate) fn discard(job: &str, claim_id: &str, code: &str, message: &str) -> String {
     format!(
         r#"{{"job_id":{},"worker_id":{},"error":{{"code":"{code}","type":"{code}","message":{},"retryable":false}}}}"#,
         quote(job),
         quote(claim_id),
-        quote(message),
+        quote(&[DROPPED, message].concat()),
     )
 }
 

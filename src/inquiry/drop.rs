@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::calls::{self, Lookup};
-use crate::desk::{Proxy, edges, tell};
+use crate::desk::{Proxy, Sidecar, edges, tell};
 use crate::hold::{Held, Pick};
 use crate::json::Json;
 use crate::limit::{Limited, OnLimit};
@@ -76,6 +76,7 @@ async fn drop_one(proxy: &Proxy, held: Pick) -> Option<Pick> {
                     key = %by.key,
                     "dropped: over its limit"
                 );
+                warn_of(sidecar, by);
                 sidecar.metrics.dropped(&by.policy);
                 tell::dropped(sidecar, &held, by);
             }
@@ -85,6 +86,23 @@ async fn drop_one(proxy: &Proxy, held: Pick) -> Option<Pick> {
     sidecar.end(job, Some(generation)).await;
     held.gone();
     None
+}
+
+/// Warns of jobs that are discarded, seldom.
+fn warn_of(sidecar: &Sidecar, by: &Limited) {
+    if let Some(jobs) = sidecar
+        .admit
+        .discarded
+        .count(&format!("_policy:{}", by.policy))
+    {
+        tracing::warn!(
+            id = %"jobs_dropped",
+            policy = %by.policy,
+            key = %by.key,
+            jobs,
+            "jobs for which their limit has no room are discarded, as on_limit says"
+        );
+    }
 }
 
 /// A nack that allows no retry, and a cancel where the backend retries all the same.
@@ -156,7 +174,7 @@ fn final_nack(held: &Held) -> String {
     let by = acting(held, usize::MAX, OnLimit::Drop);
     let message = by.map_or_else(String::new, |by| {
         format!(
-            "dropped by ojs-throttle: the policy {:?} lets no job of {:?} start now",
+            "the policy {:?} lets no job of {:?} start now",
             &*by.policy,
             by.key.as_str()
         )

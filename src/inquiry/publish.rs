@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::job;
 use crate::desk::live::Live;
-use crate::desk::settings::{follow_subqueues, tell_moved};
+use crate::desk::settings::{follow_subqueues, tell_in_place_of_file, tell_moved};
 use crate::desk::{ProxySettings, Sidecar, edges, named};
 use crate::hold::{Held, Relimited};
 use crate::policy::PolicySet;
@@ -31,6 +31,8 @@ pub(crate) fn publish(
     }
     let levels = sidecar.admit.pressure.publish(bounds, edges::now(sidecar));
     edges::tell_edges(sidecar, &levels);
+    let before = Some(&*last.settings.bounds);
+    tell_in_place_of_file(sidecar.admit.pressure.in_place_of_file(before));
     follow_subqueues(sidecar);
     sidecar.shadow.follow();
     sidecar.hold.relimit(edition, limits);

@@ -43,7 +43,7 @@ use crate::inquiry::lookahead::FullLookahead;
 use crate::inquiry::rows;
 use crate::inquiry::shape::rfc3339;
 use crate::json::Json;
-use crate::limit::{Key, Limited, Space, Strategy, each_key};
+use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
 use crate::policy::subqueue::{Subqueue, split};
 use crate::policy::{JobView, Policy, PolicySet, strictest};
 use crate::store::{KeyStates, LedgerExt, Row};
@@ -160,7 +160,7 @@ impl Asker<'_> {
             Question::Queue(queue) => {
                 let policies = self.policies();
                 let of_all = policies.gate(&queue).limited.clone();
-                // Those whose turns are shared are limits of all jobs too.
+                // Those whose turns are shared, and those that discard, are limits of all jobs too.
                 let for_all = |one: &&Limited| match one.space {
                     Space::Job => policies.named_by(&one.key).is_some(),
                     Space::Queue | Space::Policy => true,
@@ -168,7 +168,9 @@ impl Asker<'_> {
                 let any = JobView::of_queue(&queue);
                 let shared = self.limits_by_policy(&any, &[]);
                 let shared = shared.iter().flat_map(|all| &**all).filter(for_all);
-                let shared = shared.filter(|one| one.share.is_some()).cloned().collect();
+                let is_asked =
+                    |one: &&Limited| one.share.is_some() || one.on_limit == OnLimit::Drop;
+                let shared = shared.filter(is_asked).cloned().collect();
                 let held = self.now().held.limits_in(&queue, KEYS);
                 self.of_queue(&queue, None, vec![of_all, shared], held)
                     .await
@@ -288,7 +290,10 @@ impl Asker<'_> {
         };
         let limits = self.limits_by_policy(&view, &own(job, queue));
         let facts = json!({ "id": id, "state": state, "queue": queue });
-        let (place, of_head) = self.place_of(queue, subqueue, state, limits.as_deref());
+        let (place, of_head) = match answer::dropped_by(job, &state) {
+            Some(place) => (place, Vec::new()),
+            None => self.place_of(queue, subqueue, state, limits.as_deref()),
+        };
         let limits = limits.into_iter().collect();
         self.of_queue(queue, Some((place, facts)), limits, of_head)
             .await
@@ -479,7 +484,7 @@ impl Asker<'_> {
             put(&mut facts, "queue", shown);
         }
         let mut cause = causes.remove(0);
-        if !matches!(place, Some(JobPlace::Out(_))) {
+        if !matches!(place, Some(JobPlace::Out(_) | JobPlace::Dropped(_))) {
             match binding {
                 Some(one) => self.tell_binding(one, &mut facts),
                 // Nothing is known that would keep a job from starting.
@@ -602,6 +607,7 @@ impl Asker<'_> {
             let full = FullLookahead::of(sidecar, self.now(), queue);
             found.extend(full.map(|full| full.cause()));
         }
+        found.extend(find::nobody_asks(sidecar, self.now(), queue));
         let is_told = found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED);
         if !is_told && sidecar.store.is_paused(queue).await.unwrap_or(false) {
             found.insert(0, find::paused(queue));
@@ -663,6 +669,7 @@ impl Asker<'_> {
     async fn queue_facts(&self, name: &str, found: &[Cause]) -> Value {
         let here = self.now().queue(name);
         let level = here.level.as_ref();
+        let set = self.sidecar().admit.pressure.set_over_http(name);
         json!({
             "name": name,
             "paused": found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED),
@@ -670,6 +677,7 @@ impl Asker<'_> {
             "held_by_siblings": self.known.elsewhere(self.sidecar(), name).await,
             "depth": level.map(|level| level.depth),
             "max_depth": level.and_then(|level| level.max_depth),
+            "bounds_over_http": set.and_then(|set| serde_json::from_str::<Value>(&set.to_json()).ok()),
             "keys_by_job": self.keyed_policies(name),
             "subqueues": here.subqueues.as_deref().map(SpreadOfQueue::of),
         })

@@ -47,6 +47,34 @@ async fn the_oldest_available_job_goes() {
     }
 }
 
+/// What the strategy does is told: in the log, by the queue, and of a job that has gone.
+#[tokio::test(start_paused = true)]
+async fn what_drop_oldest_does_is_told() {
+    let (_guard, log) = logged();
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 2\nstrategy = \"drop_oldest\"\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let jobs = client.fill("q", 5).await;
+    let lines = log.with("id=oldest_dropped");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("WARN") && lines[0].contains("queue=\"q\" jobs=1"));
+    let admin = pair.sidecar.admin();
+    let why = async |asked: &str| {
+        let path = format!("/throttle/v1/why?{asked}");
+        admin.get(&path).await.text()
+    };
+    let queue = why("queue=q").await;
+    assert!(
+        queue.contains("is full: its oldest jobs are discarded for new ones"),
+        "{queue}"
+    );
+    let gone = why(&format!("job={}", jobs[0])).await;
+    assert!(
+        gone.contains("the job was discarded") && gone.contains("newer jobs matter more"),
+        "{gone}"
+    );
+    pair.stop().await;
+}
+
 /// Held jobs are available to others, and go first: they are the oldest.
 #[tokio::test(start_paused = true)]
 async fn held_jobs_go_first() {

@@ -191,6 +191,28 @@ async fn what_is_set_is_kept_in_the_store() {
     assert_eq!(other.get(&config("q")).await.status, 404);
 }
 
+/// What is set over HTTP stands in place of what the file says: a sidecar says so once when it comes up.
+#[tokio::test(start_paused = true)]
+async fn a_bound_that_hides_the_file_s_is_told_at_the_start() {
+    let (_guard, log) = logged();
+    let net = Net::Sim(sim::Network::default());
+    let behind = crate::sidecar::simulated::backend(&net, Lax::spec()).await;
+    let store = Arc::new(MemoryStore::new(BEGIN));
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 5000\n";
+    let start = |file| Start::before(&net, &behind.base(), file).store(store.clone());
+    let first = start("").start().await;
+    first.client().bound("q", json!({"max_depth": 2})).await;
+    assert!(
+        log.with("bound_over_http").is_empty(),
+        "the file says nothing"
+    );
+    start(file).start().await.stop().await;
+    let lines = log.with("bound_over_http");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("keys=_queue:q"), "{lines:?}");
+    first.stop().await;
+}
+
 /// Changes that come at the same time do not undo each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_are_set_at_once() {

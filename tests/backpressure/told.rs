@@ -401,7 +401,13 @@ async fn pressure_is_that_of_the_bounds_of_now() {
     measured("1", 1).await;
     let none = json!({"backpressure": null});
     assert_eq!(client.put(&config("q"), none).await.status, 200);
-    measured("0", 0).await;
+    let page = admin.get("/metrics").await.text();
+    assert!(
+        !page.contains("ojs_backpressure_pressure{queue=\"q\"}"),
+        "{page}"
+    );
+    let health = client.get("/ojs/v1/health").await.json();
+    assert_eq!(health["throttle"]["near_bound"], 0, "{health}");
     // What came meanwhile is looked at when it is bounded again.
     client.fill("q", 6).await;
     client.bound("q", json!({"max_depth": 10})).await;
@@ -430,6 +436,104 @@ async fn a_bound_that_is_taken_away_clears_the_queue() {
             [("backpressure.cleared", cleared)],
             "{bounds}"
         );
+        pair.stop().await;
+    }
+}
+
+/// What only some jobs meet is told of the queue with its numbers, for a minute.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_a_key_and_a_rate_that_refuse_are_told_of() {
+    let file = "[[tenant]]\nid = \"*\"\nlimits = { max_queue_depth = 1 }\n\
+        [[queue]]\nname = \"keyed\"\nper_key = { by = \"{type}\", max_depth = 1 }\n\
+        [[queue]]\nname = \"rated\"\nenqueue_rate = { limit = 1, period = \"10m\" }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let admin = pair.sidecar.admin();
+    for (queue, tenants, words, todo) in [
+        (
+            "t",
+            ["a", "a"],
+            "Tenant 'a' has exceeded max_queue_depth (1): 1 job waits",
+            "in the file",
+        ),
+        (
+            "keyed",
+            ["b", "c"],
+            "Queue 'keyed' has reached its depth bound for 't' (1)",
+            "start more",
+        ),
+        (
+            "rated",
+            ["d", "e"],
+            "Queue 'rated' has taken the 1 jobs",
+            "let producers be slower",
+        ),
+    ] {
+        let mut last = 201;
+        for tenant in tenants {
+            let job = json!({"type": "t", "args": [], "meta": {"tenant_id": tenant}, "options": {"queue": queue}});
+            last = client.post("/ojs/v1/jobs", job.to_string()).await.status;
+        }
+        assert_eq!(last, 429, "{queue}");
+        let path = format!("/throttle/v1/why?queue={queue}");
+        let why = admin.get(&path).await.json();
+        assert_eq!(why["cause"], "refused", "{why}");
+        assert!(why["why"].as_str().unwrap().contains(words), "{why}");
+        assert!(why["do"].as_str().unwrap().contains(todo), "{why}");
+        sleep(Duration::from_millis(1_100)).await;
+        let state = admin.get("/throttle/v1/state").await.json();
+        let rows = state["queues"]["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["queue"] == queue).unwrap();
+        assert_eq!(row["cause"]["name"], "refused", "{row}");
+        sleep(Duration::from_secs(60)).await;
+        let why = admin.get(&path).await.json();
+        assert_ne!(why["cause"], "refused", "{why}");
+    }
+    pair.stop().await;
+}
+
+/// A queue without limits is told of, too, if no worker asks for it; but not while one does.
+#[tokio::test(start_paused = true)]
+async fn that_no_worker_asks_for_a_queue_without_limits_is_said() {
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 9\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let admin = pair.sidecar.admin();
+    let cause = async || {
+        let why = admin.get("/throttle/v1/why?queue=q").await.json();
+        why["cause"].as_str().unwrap().to_owned()
+    };
+    client.fill("q", 3).await;
+    client.fetch("other", 1).await;
+    assert_eq!(cause().await, "nobody asks");
+    client.fetch("q", 1).await;
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(cause().await, "no limit");
+    sleep(Duration::from_secs(11)).await;
+    assert_eq!(cause().await, "nobody asks");
+    pair.stop().await;
+}
+
+/// A depth that nobody follows any more is not shown, and the next bound has the queue looked at.
+#[tokio::test(start_paused = true)]
+async fn a_depth_that_nobody_follows_is_not_shown() {
+    for none in [
+        json!({"max_depth": 0}),
+        json!({"enqueue_rate": {"limit": 9, "period": "PT1H"}}),
+    ] {
+        let (pair, client) = simulated(Lax::spec(), "").await;
+        let admin = pair.sidecar.admin();
+        let depth = async || {
+            sleep(Duration::from_millis(1_500)).await;
+            let why = admin.get("/throttle/v1/why?queue=q").await.json();
+            why["queue"]["depth"].clone()
+        };
+        client.bound("q", json!({"max_depth": 9})).await;
+        client.fill("q", 3).await;
+        assert_eq!(depth().await, 3);
+        client.bound("q", none).await;
+        client.fill("q", 4).await;
+        assert_eq!(depth().await, Value::Null);
+        client.bound("q", json!({"max_depth": 20})).await;
+        assert_eq!(depth().await, 7);
         pair.stop().await;
     }
 }

@@ -135,7 +135,8 @@ fn with_examples(sentence: &str, examples: &[(&str, &str)]) -> (String, bool) {
     (text, true)
 }
 
-const SENTENCE: [(&str, &str); 12] = [
+const SENTENCE: [(&str, &str); 13] = [
+    ("happens", "producers get 429"),
     ("policy", "\"per-customer\""),
     ("taken", "2"),
     ("slots", "2"),
@@ -149,7 +150,11 @@ const SENTENCE: [(&str, &str); 12] = [
     ("near", "\"billings\""),
     ("jobs", "2"),
 ];
-const ADVICE: [(&str, &str); 9] = [
+const ADVICE: [(&str, &str); 10] = [
+    (
+        "larger",
+        "set a larger bound in the file (see \"Producers get 429\")",
+    ),
     ("of_policy", "per-customer"),
     ("workers", "the workers"),
     ("name", "stripe"),

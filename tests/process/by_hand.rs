@@ -608,3 +608,63 @@ fn a_queue_is_shown_under_its_name() {
         desk.done(&format!("resume '{name}'"));
     }
 }
+
+/// A bound that was set over HTTP stands in place of the file's: everybody says so, and how it goes.
+#[test]
+fn a_bound_over_http_is_told_and_taken_away() {
+    let desk = Desk::with("[[queue]]\nname = \"email\"\nmax_depth = 5000\n");
+    let data = desk.sidecar.data;
+    let set = |path: &str, body: Value| {
+        let path = format!("/ojs/v1/admin/{path}");
+        let set = ask(data, "PUT", &path, &body.to_string());
+        assert_eq!(set.status, 200, "{set:?}");
+    };
+    let offer = || {
+        let job = json!({"type": "t", "args": [], "options": {"queue": "email"}});
+        ask(data, "POST", "/ojs/v1/jobs", &job.to_string()).status
+    };
+    set(
+        "queues/email/config",
+        json!({"backpressure": {"max_depth": 1}}),
+    );
+    assert_eq!([offer(), offer()], [201, 429]);
+    let why = desk.done("why --queue email");
+    let told = [
+        "its bound was set over HTTP",
+        "`ojs-throttle clear _queue:email`",
+        "max_depth 1; undo",
+    ];
+    assert!(told.iter().all(|words| why.contains(words)), "{why}");
+    assert!(!why.contains("in the file"), "{why}");
+    until("it is in the table", || {
+        let top = desk.done("top --once");
+        top.contains("bounds set over HTTP: max_depth 1")
+            .then_some(())
+    });
+    let said = desk.done("clear _queue:email");
+    assert_eq!(offer(), 201, "the file's bound is in force");
+    let undone = desk.shell(undo_of(&said));
+    assert_eq!(undone.status, Some(0), "{}", undone.err);
+    assert_eq!(offer(), 429);
+    set("tenants/acme", json!({"limits": {"max_queue_depth": 1}}));
+    let said = desk.done("clear _tenant:acme");
+    assert_eq!(undo_of(&said), "ojs-throttle limit _tenant:acme --bounds 1");
+    is_refused(
+        &desk,
+        "ojs-throttle clear _tenant:acme",
+        1,
+        "nothing is set by hand",
+    );
+    is_refused(
+        &desk,
+        "ojs-throttle limit _tenant:acme --bounds [1]",
+        1,
+        "how many jobs",
+    );
+    is_refused(
+        &desk,
+        "ojs-throttle limit stripe --bounds 1",
+        1,
+        "has no bounds",
+    );
+}

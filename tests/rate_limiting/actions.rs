@@ -52,3 +52,50 @@ async fn excess_notifications_are_dropped() {
     assert_eq!(discarded.count(), 4);
     pair.stop().await;
 }
+
+/// Jobs that are discarded are lost: the log, the key, the queue and the job itself say so.
+#[tokio::test(start_paused = true)]
+async fn jobs_that_a_limit_discards_are_told_of() {
+    let (_guard, log) = crate::backpressure::depth::logged();
+    let file = "[[policy]]\nname = \"push\"\nmatch = { queue = \"p\" }\non_limit = \"drop\"\n\
+        rate = { limit = 1, period = \"1m\" }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let mut jobs = Vec::new();
+    for _ in 0..4 {
+        let job = json!({"type": "t", "args": [], "options": {"queue": "p"}});
+        jobs.push(client.enqueue(job).await);
+    }
+    assert_eq!(client.fetch("p", 4).await.len(), 1);
+    sleep(Duration::from_millis(100)).await;
+    let lines = log.with("id=jobs_dropped");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].contains("WARN") && lines[0].contains("policy=push key=push jobs=1"),
+        "{lines:?}"
+    );
+    let admin = pair.sidecar.admin();
+    for asked in ["key=push", "queue=p", "type=t&queue=p"] {
+        let why = admin.get(&format!("/throttle/v1/why?{asked}")).await.json();
+        assert_eq!(why["cause"], "drops jobs", "{why}");
+        let words = why["why"].as_str().unwrap();
+        assert!(
+            words.contains("are discarded") && words.contains("its window allows"),
+            "{why}"
+        );
+    }
+    let state = admin.get("/throttle/v1/state").await.json();
+    assert_eq!(
+        state["keys"]["rows"][0]["cause"]["name"], "drops jobs",
+        "{state}"
+    );
+    let gone = admin
+        .get(&format!("/throttle/v1/why?job={}", jobs[3]))
+        .await
+        .json();
+    assert_eq!(
+        (&gone["cause"], &gone["next_start"]),
+        (&json!("dropped"), &json!(null)),
+        "{gone}"
+    );
+    pair.stop().await;
+}

@@ -29,9 +29,10 @@ const LONGEST_TYPE: usize = 128;
 /// The answer to an enqueue that does not fit.
 pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Fault {
     sidecar.metrics.rejected(&full.queue);
-    let tell = sidecar.admit.pressure.note_refusal(full, Instant::now());
+    let (queue, why) = (&*full.queue, &*message(full));
+    let pressure = &sidecar.admit.pressure;
+    let tell = pressure.note_refusal(full, why, Instant::now());
     if tell.in_log {
-        let (queue, why) = (&*full.queue, &*message(full));
         tracing::warn!(id = %"enqueue_refused", queue, why, "an enqueue is refused");
     }
     if tell.as_event && sidecar.events.heard() {
@@ -39,7 +40,7 @@ pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Faul
     }
     let (used, bound) = (full.depth, full.bound);
     let code = code_of(full.met);
-    let mut fault = Fault::new(code, message(full))
+    let mut fault = Fault::new(code, why)
         .later(Duration::from_secs(retry_after(sidecar, full)))
         .with("queue", &*full.queue)
         .with("depth", used)

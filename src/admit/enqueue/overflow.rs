@@ -124,6 +124,14 @@ fn tell_overflow(proxy: &Proxy, queue: &str, oldest: &Oldest) {
         job = &*cut(&oldest.id),
         "dropped: the oldest of a full queue"
     );
+    if let Some(jobs) = sidecar.admit.discarded.count(&format!("_queue:{queue}")) {
+        tracing::warn!(
+            id = %"oldest_dropped",
+            queue,
+            jobs,
+            "the oldest jobs of a full queue are discarded for new ones"
+        );
+    }
     let data = [
         ("queue", EventValue::Text(queue)),
         ("job_id", EventValue::Text(&oldest.id)),
@@ -140,7 +148,6 @@ fn kind_of(job: &[u8]) -> String {
 }
 
 fn final_nack(queue: &str, job: &str, claim_id: &str) -> String {
-    let message =
-        format!("dropped by ojs-throttle: queue {queue:?} is full, and newer jobs matter more");
+    let message = format!("queue {queue:?} is full, and newer jobs matter more");
     calls::discard(job, claim_id, "queue_overflow", &message)
 }

@@ -59,6 +59,8 @@ pub(super) async fn pass_whole(
 ) -> Whole {
     let (sidecar, live) = (&proxy.sidecar, reach.live);
     let sent = tick::now();
+    let queues = wanted.asked.as_ref().map(|asked| &*asked.queues);
+    sidecar.fetching.asks.note(queues, sent);
     let mark = sidecar.admit.pressure.mark();
     let reply = match proxy.upstream.call(wanted.call(wanted.body.clone())).await {
         Ok(reply) => reply,

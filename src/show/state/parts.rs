@@ -207,6 +207,8 @@ parts! {
         depth: Option<u64>,
         /// The bound of that.
         max_depth: Option<u64>,
+        /// What was set over HTTP of its bounds; it stands until somebody takes it away.
+        bounds_over_http: Option<Box<RawValue>>,
         /// How much of its nearest bound is used, from 0 to 1.
         pressure: Option<f64>,
         /// Enqueues that were refused in the last minute.

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use super::applied::Applied;
 use crate::desk::causes::{self, Cause, CauseKind};
+use crate::inquiry::calls;
 use crate::inquiry::shape::rfc3339;
+use crate::json::Json;
 use crate::limit::{Cost, Limited, Share, Space, Timestamp};
 use crate::store::{Due, Row};
 use crate::subqueues::{LOOKED_PAST, ShownSubqueue};
@@ -22,6 +24,8 @@ pub(super) enum JobPlace {
     Out(Cause),
     /// Neither here nor out; the backend says this of it.
     Backend(String),
+    /// A sidecar has discarded it, with these words.
+    Dropped(String),
     /// It is not there yet. It would stand behind all others of its queue.
     Coming,
     /// It waits in a subqueue of this queue.
@@ -51,6 +55,7 @@ impl JobPlace {
     pub(super) fn cause(self, of_queue: Cause) -> Cause {
         match self {
             JobPlace::Out(cause) => cause,
+            JobPlace::Dropped(message) => Cause::new(&causes::DROPPED, &[("message", &message)]),
             JobPlace::Held | JobPlace::Coming => of_queue,
             JobPlace::Subqueue(..) if of_queue.kind == &causes::QUEUE_PAUSED => of_queue,
             JobPlace::Subqueue(queue, head) => {
@@ -69,6 +74,19 @@ impl JobPlace {
             },
         }
     }
+}
+
+/// That a sidecar has discarded a job, where the backend says that of one in this state.
+pub(super) fn dropped_by(job: Json<'_>, state: &str) -> Option<JobPlace> {
+    if !matches!(state, "discarded" | "cancelled") {
+        return None;
+    }
+    let [error, errors] = job.pick(["error", "errors"]);
+    let last = errors.and_then(|errors| errors.items().last());
+    let each = [error, last].into_iter().flatten();
+    let mut said = each.filter_map(|error| error.text_of("message"));
+    let said = said.find(|said| said.starts_with(calls::DROPPED))?;
+    Some(JobPlace::Dropped(said.into_owned()))
 }
 
 /// What is said of a job in whose subqueue jobs of other keys are held alone.

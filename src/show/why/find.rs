@@ -5,6 +5,9 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
+use crate::bounds::{BoundMet, BoundUnit, Level, OverflowStrategy};
 use crate::desk::Sidecar;
 use crate::desk::causes::{self, Cause, named, quoted};
 use crate::desk::snapshot::Snapshot;
@@ -12,7 +15,7 @@ use crate::desk::whole::store_error;
 use crate::inquiry::in_force;
 use crate::inquiry::lookahead::FullLookahead;
 use crate::inquiry::shape::{LimitView, rfc3339};
-use crate::limit::{Refusal, Space, Strategy, Timestamp};
+use crate::limit::{OnLimit, Refusal, Space, Strategy, Timestamp};
 use crate::show::policies;
 use crate::store::Override;
 use crate::store::guard::{LostMode, OnStoreError};
@@ -56,7 +59,7 @@ pub(in crate::show) async fn of_limit(
         limited.cost.pays.get()
     };
     if let Some(refusal) = view.refused(job, pays) {
-        let cause = of_refusal(view, &refusal);
+        let cause = refused_by(sidecar, view, &refusal);
         return (Some(refusal), Some(cause));
     }
     if lost.is_none() {
@@ -91,7 +94,7 @@ fn of_policy(sidecar: &Sidecar, view: &LimitView) -> Option<Cause> {
     if policies::numbers(&sidecar.live(), &view.name).is_some() {
         return view
             .refused("", 1)
-            .map(|refusal| of_refusal(view, &refusal));
+            .map(|refusal| refused_by(sidecar, view, &refusal));
     }
     let set = view.set.as_ref().map(|set| set_by_hand(set, None));
     let known: [(&str, &dyn Display); 3] = [
@@ -114,6 +117,23 @@ fn store_part(sidecar: &Sidecar, view: &LimitView) -> String {
         }
         _ => format!(": one of {parts} parts"),
     }
+}
+
+/// What a limit that refuses has used up; and that its jobs are discarded, where that is so.
+fn refused_by(sidecar: &Sidecar, view: &LimitView, refusal: &Refusal) -> Cause {
+    let (cause, limited) = (of_refusal(view, refusal), &view.limited);
+    let live = sidecar.live();
+    let mut drops = live.policies.policies().iter();
+    let drops = drops.any(|one| one.on_limit == OnLimit::Drop && one.name == limited.policy);
+    if limited.on_limit != OnLimit::Drop && !drops {
+        return cause;
+    }
+    let known: [(&str, &dyn Display); 3] = [
+        ("what", &named(limited.space, &view.name)),
+        ("rest", &cause.why()),
+        ("do", &cause.advice()),
+    ];
+    Cause::new(&causes::DROPS, &known).until(cause.until)
 }
 
 /// What a limit that refuses has used up, and what helps.
@@ -266,15 +286,96 @@ pub(crate) fn of_queue(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Vec<Ca
     }
     let level = here.level.as_ref();
     if let Some(level) = level.filter(|level| level.pressure() >= 1.0) {
-        let over = level.max_depth.filter(|most| level.depth > *most);
-        let over = over.map_or_else(String::new, |most| {
-            let depth = level.depth;
-            format!("; {depth} jobs wait where {most} may: do producers go around the sidecar?")
-        });
-        let known: [(&str, &dyn Display); 2] = [("queue", &name), ("over", &over)];
-        found.push(Cause::new(&causes::QUEUE_FULL, &known));
+        found.push(full(sidecar, queue, level));
     }
+    found.extend(refused_lately(sidecar, queue));
     found
+}
+
+/// No worker asks for a queue without limits, in which jobs wait. Only `why` says so: workers may take them
+/// from the backend itself.
+pub(super) fn nobody_asks(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Option<Cause> {
+    let here = now.queue(queue);
+    let depth = here.level.as_ref().map_or(0, |level| level.depth);
+    let mut lanes = now.held.lanes(queue).iter();
+    let is_silent = lanes.all(|lane| lane.fetched_at.elapsed() >= SILENT)
+        && sidecar.fetching.asks.is_silent(queue, SILENT)
+        && !fetches_are_seen(sidecar, now, queue);
+    let known: [(&str, &dyn Display); 2] = [("queue", &quoted(queue)), ("lately", &" lately")];
+    let waits = here.waiting().max(depth) > 0;
+    (waits && is_silent).then(|| Cause::new(&causes::NOBODY_ASKS, &known))
+}
+
+/// The queue takes no more jobs: what becomes of new ones, who says so, and what helps.
+fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
+    let pressure = &sidecar.admit.pressure;
+    let strategy = pressure.bounds(queue).map(|bounds| bounds.strategy);
+    let happens = match strategy.unwrap_or_default() {
+        OverflowStrategy::Reject => "producers get 429",
+        OverflowStrategy::Block => "producers wait for room, or get 429",
+        OverflowStrategy::DropOldest if sidecar.fetching.paused.has(queue) => "producers get 429",
+        OverflowStrategy::DropOldest => "its oldest jobs are discarded for new ones",
+    };
+    let given = pressure.set_over_http(queue).unwrap_or_default();
+    let of_http = match level.most.map(|most| most.unit) {
+        Some(BoundUnit::Bytes) => given.max_bytes,
+        _ => given.max_depth,
+    };
+    let (set, larger) = by_http(of_http, &format!("_queue:{queue}"));
+    let over = level.max_depth.filter(|most| level.depth > *most);
+    let over = over.map_or_else(String::new, |most| {
+        let depth = level.depth;
+        format!("; {depth} jobs wait where {most} may: do producers go around the sidecar?")
+    });
+    let known: [(&str, &dyn Display); 5] = [
+        ("queue", &quoted(queue)),
+        ("happens", &happens),
+        ("set", &set),
+        ("over", &over),
+        ("larger", &larger),
+    ];
+    Cause::new(&causes::QUEUE_FULL, &known)
+}
+
+/// A bound of a tenant, of a key or of a time refuses enqueues into the queue.
+fn refused_lately(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
+    let (pressure, now) = (&sidecar.admit.pressure, Instant::now());
+    let last = pressure.last_refusal(queue, now)?;
+    let given = pressure.set_over_http(queue).unwrap_or_default();
+    let key = format!("_queue:{queue}");
+    let ((set, larger), first) = match (last.met, &last.key) {
+        (BoundMet::Tenant, Some(tenant)) => {
+            let set = pressure.tenant_over_http(tenant);
+            (
+                by_http(set, &format!("_tenant:{tenant}")),
+                "start more workers",
+            )
+        }
+        (BoundMet::Rate, _) => (by_http(given.enqueue_rate, &key), "let producers be slower"),
+        _ => (by_http(given.per_key, &key), "start more workers"),
+    };
+    let known: [(&str, &dyn Display); 5] = [
+        ("queue", &quoted(queue)),
+        ("ago", &now.saturating_duration_since(last.at).as_secs()),
+        ("message", &[&*last.why, set].concat()),
+        ("first", &first),
+        ("larger", &larger),
+    ];
+    Some(Cause::new(&causes::REFUSED, &known))
+}
+
+/// Who set a bound, and how there is a larger one. `set`: what HTTP says of it. `key`: what is bounded, as the admin port
+/// calls it.
+fn by_http<T>(set: Option<T>, key: &str) -> (&'static str, String) {
+    let in_file = "set a larger bound in the file (see \"Producers get 429\")";
+    let key = shell_word(key);
+    match set {
+        None => ("", in_file.to_owned()),
+        Some(_) => (
+            "; its bound was set over HTTP until somebody takes it away",
+            format!("take away the bound that was set over HTTP: `ojs-throttle clear {key}`"),
+        ),
+    }
 }
 
 /// Jobs in subqueues of a queue wait behind those of other keys, and are not looked for.

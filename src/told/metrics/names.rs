@@ -139,8 +139,8 @@ series! {
     /// Jobs that were dropped to make room for others (strategy = "drop_oldest").
     counter "ojs_backpressure_dropped_total" [queue];
     /// The part of the queue's nearest bound that is used, 0 to 1. It is absent once nothing is known of the queue: it
-    /// is empty, was not used for 10 to 20 minutes, and has no entry of its own. Of 10,000 queues those that were used
-    /// last are known.
+    /// is empty, was not used for 10 to 20 minutes, and has no entry of its own. It is absent
+    /// too where no bound needs the depth any more. Of 10,000 queues those that were used last are known.
     gauge "ojs_backpressure_pressure" [queue];
     /// Enqueues that wait for room.
     gauge "ojs_throttle_blocked_enqueues" [];
@@ -174,7 +174,7 @@ series! {
     gauge "ojs_throttle_shadow_waiting" [policy];
     /// Enqueues that were stored, and that a bound of the queue would have refused (mode = "shadow").
     counter "ojs_throttle_shadow_refused_total" [queue];
-    /// Limits of keys, queues and policies that were set over HTTP.
+    /// Limits of keys, queues and policies that were set over HTTP. Bounds that were set over HTTP do not count.
     gauge "ojs_throttle_overrides_active" [];
     /// Keys, queues and policies that a limit set over HTTP pauses (concurrency 0).
     gauge "ojs_throttle_paused_keys" [];
