@@ -266,8 +266,8 @@ series! {
     /// 0 since a request got no answer from the backend, until one does and 5 s have passed without a failure; else 1.
     /// While nobody else asks, the sidecar asks for the backend's /ojs/v1/health every 5 s.
     gauge "ojs_throttle_backend_up" [];
-    /// 1, or 0 while the service of an [[egress]] answers none of its calls. When nobody has called it for five minutes it
-    /// is 1 again. An answer such as 503 is one.
+    /// 1, or 0 while the service of an [[egress]] answers none of its calls: one answer makes it 1 again, also one such as
+    /// 503. So it is when nobody has called it for five minutes.
     gauge "ojs_throttle_service_up" [egress];
     /// Answers of the services behind each [[egress]]. The code is the status, or _other for one outside 100 to 599. A call
     /// that got none is not among them.
