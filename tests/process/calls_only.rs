@@ -194,6 +194,39 @@ fn tokens_are_limited_without_a_file() {
     );
 }
 
+/// What `--key` parts is parted for tokens, too.
+#[test]
+fn each_key_of_the_command_has_its_own_tokens() {
+    let vendor = Vendor::start(|_| Answer::new(200, r#"{"usage":{"total_tokens":900}}"#));
+    let options = [
+        "--tokens",
+        "1000/1m",
+        "--key",
+        "shop:{header.X-Shop}",
+        "--max-wait",
+        "0s",
+    ];
+    let (command, calls) = command(vendor.addr, &options);
+    let sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
+    let of = |shop: &str| {
+        let body = r#"{"model":"m","max_tokens":500}"#;
+        let head = format!(
+            "Host: a\r\nX-Shop: {shop}\r\nContent-Length: {}",
+            body.len()
+        );
+        let mut conn = Conn::open(calls);
+        let call = format!("POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n\r\n{body}");
+        conn.write(call.as_bytes()).unwrap();
+        conn.reply().unwrap().status
+    };
+    assert_eq!([of("a"), of("a"), of("b")], [200, 429, 200]);
+    let key = format!("key={}:tokens:shop:b", vendor.addr);
+    assert_eq!(
+        why(&sidecar, &key)["limits"][0]["policy"],
+        format!("{}:tokens", vendor.addr)
+    );
+}
+
 /// The operator who reads the line finds out whose call it was.
 #[test]
 fn a_call_whose_model_nobody_names_is_told_with_its_key() {
