@@ -468,9 +468,17 @@ async fn money_is_of_its_key_and_is_set_as_an_amount() {
     let admin = world.pair.sidecar.admin();
     let why = admin.get("/throttle/v1/why?key=month:a").await.json();
     let advice = why["do"].as_str().unwrap();
-    assert!(
-        advice.contains("month:a --rate 'N USD/30d' --for 1h`"),
-        "{advice}"
+    let (_, limit) = advice.split_once("limit month:a --override '").unwrap();
+    let limit = limit.replace("}'`", "}").replace("1.00 USD", "1.25 USD");
+    let set = (world.pair.sidecar.client())
+        .set(
+            "/ojs/v1/rate-limits/month:a",
+            serde_json::from_str(&limit).unwrap(),
+        )
+        .await;
+    assert_eq!(
+        (&set["rate"]["limit"], &set["rate"]["current_count"]),
+        (&json!("1.25 USD"), &json!("1.00 USD"))
     );
     let client = world.pair.sidecar.client();
     let path = "/ojs/v1/rate-limits/month:a";
