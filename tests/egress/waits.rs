@@ -173,6 +173,9 @@ async fn what_was_set_over_http_holds_for_calls_that_wait() {
     let waits = tokio::spawn(async move { caller.get("/").await.status });
     sleep(millis(3_000)).await;
     assert!(world.vendor.calls().is_empty());
+    let admin = world.pair.sidecar.admin();
+    let why = admin.get("/throttle/v1/why?key=vendor").await.json();
+    assert_eq!(why["limits"][0]["state"]["waiting"], 1, "{why}");
     let opened = json!({"concurrency": 1});
     world
         .pair
