@@ -417,6 +417,11 @@ fn a_reload_changes_limits_and_not_whether_there_is_a_backend() {
             "[[queue]]\nname = \"q\"\nconcurrency = 1\n[[egress]]",
             "`[[queue]]` is about jobs",
         ),
+        (
+            "[[egress]]",
+            "[[egress]]\nname = \"more\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:9\"\n[[egress]]",
+            "`[[egress]]`: 1 added (more): an entry cannot come or go while running: restart",
+        ),
     ] {
         fs::write(&path, more.replace(from, to)).unwrap();
         until(told, || sidecar.log().contains(told).then_some(()));
