@@ -421,7 +421,7 @@ pub struct EgressArgs {
     /// So many tokens of models in any such time, such as 200000/1m
     #[arg(long, value_name = "N/PERIOD", value_parser = rate)]
     pub tokens: Option<Value>,
-    /// Which calls share the limit, such as shop:{header.X-Shop} [default: all of them]
+    /// Which calls share the limits and the tokens, such as shop:{header.X-Shop} [default: all of them]
     #[arg(long, value_name = "TEMPLATE")]
     pub key: Option<String>,
     /// How long a call may wait for its turn [default: 10s]
@@ -480,6 +480,13 @@ impl EgressArgs {
                 self.tokens
                     .as_ref()
                     .map(|_| quoted(&format!("{service}:tokens"))),
+            ),
+            (
+                "key",
+                self.key
+                    .as_deref()
+                    .filter(|_| self.tokens.is_some())
+                    .map(|key| quoted(&format!("{service}:tokens:{key}"))),
             ),
             (
                 "cost",

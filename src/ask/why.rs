@@ -234,10 +234,11 @@ fn slots_text(limit: &Value, out: &mut String) {
     }
 }
 
-/// How many jobs wait, and how many of them nobody holds.
+/// How many jobs and calls wait, and how many of them nobody holds.
 fn waiting_text(state: &Value, held: Option<u64>, out: &mut String) {
     let waiting = state["waiting_count"].as_u64().unwrap_or(0);
-    let in_backend = held.map_or(0, |held| waiting.saturating_sub(held));
+    let calls = state["calls"]["waiting"].as_u64().unwrap_or(0);
+    let in_backend = held.map_or(0, |held| waiting.saturating_sub(held + calls));
     let _ = match in_backend {
         0 => writeln!(out, "  waiting    {waiting}"),
         _ => writeln!(

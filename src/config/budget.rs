@@ -400,6 +400,10 @@ fn prices(table: &mut TomlTable<'_>) -> Vec<(Box<str>, TokenPrices)> {
     };
     let each = all.each().into_iter().filter_map(|(model, found)| {
         let mut of = all.as_table(&found, PRICE)?;
+        if model.contains('*') {
+            let title = format!("the model {model:?} has a star, and stands for no other model");
+            of.error(&of.span, title, "write the name of each model in full");
+        }
         let needed = |of: &mut TomlTable<'_>, name| {
             if !of.has(name) {
                 Fields::missing(of, name, PRICE);

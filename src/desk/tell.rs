@@ -127,15 +127,25 @@ pub(crate) fn call_refused(sidecar: &Sidecar, egress: &str, key: &Key) {
 }
 
 /// A service has done a call of a budget, and what that used is not known.
-pub(crate) fn untold(sidecar: &Sidecar, budget: &str, how: Settlement) {
+pub(crate) fn untold(
+    sidecar: &Sidecar,
+    budget: &str,
+    key: &Key,
+    model: Option<&str>,
+    how: Settlement,
+) {
     if !sidecar.calling.untold.now() {
         return;
     }
     let why = match how {
         Settlement::Unpriced => "cost.prices do not name its model",
+        Settlement::Unnamed => {
+            "its answer names no model, and neither does its own body, or that could not be read: over 1 MiB, of unknown length, compressed or no JSON"
+        }
         _ => "its answer does not say it where the budget looks",
     };
-    tracing::warn!(id = %"usage_untold", budget, why, "what a call used is not known: what it paid stays");
+    let key = key.as_str();
+    tracing::warn!(id = %"usage_untold", budget, key, model, why, "what a call used is not known: what it paid stays");
 }
 
 /// A job was to count more under a key than one job may: that is counted so, and told.

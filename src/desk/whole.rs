@@ -38,11 +38,7 @@ pub(crate) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
         let error = store_error(sidecar);
         found.push(Cause::new(&causes::STORE_LOST, &[("error", &error)]));
     }
-    let ways = sidecar.calling.away().into_iter();
-    for (egress, _) in ways.filter(|(_, is_away)| *is_away) {
-        let egress = quoted(&egress);
-        found.push(Cause::new(&causes::SERVICE_AWAY, &[("egress", &egress)]));
-    }
+    found.extend(of_services(sidecar, |_| true));
     let file = &sidecar.file;
     if let Some(refusal) = file.refusal() {
         let path = shell_word(file.path().map_or("", |path| path));
@@ -66,6 +62,16 @@ pub(crate) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
     }
     found.extend(sidecar.keeper.evaded.causes());
     found
+}
+
+/// Which services of these ways out do not answer.
+pub(crate) fn of_services(
+    sidecar: &Sidecar,
+    is_asked: impl Fn(&str) -> bool,
+) -> impl Iterator<Item = Cause> {
+    let ways = sidecar.calling.away().into_iter();
+    let away = ways.filter(move |(egress, is_away)| *is_away && is_asked(egress));
+    away.map(|(egress, _)| Cause::new(&causes::SERVICE_AWAY, &[("egress", &quoted(&egress))]))
 }
 
 /// Whether a cause keeps every job from starting, whatever its limits.

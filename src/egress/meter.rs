@@ -19,8 +19,8 @@ use crate::told::metrics::Settlement;
 
 use super::key::{ReadBody, key_of};
 
-/// Where models tell of tokens: the first that is there says it.
-const TOLD: [&str; 9] = [
+/// Where models tell of tokens: the first that is there says it. At last, which model it is.
+const TOLD: [&str; MODEL + 1] = [
     "usage.prompt_tokens",
     "usage.input_tokens",
     "usage.completion_tokens",
@@ -30,7 +30,11 @@ const TOLD: [&str; 9] = [
     "usage.input_tokens_details.cached_tokens",
     "usage.cache_read_input_tokens",
     "usage.cache_creation_input_tokens",
+    "model",
 ];
+const MODEL: usize = 9;
+/// The longest name of a model, in bytes.
+const LONGEST: usize = 256;
 /// Where a call says how much a model may write.
 const MAY_WRITE: [&str; 3] = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
 /// What a model may write if the call does not say.
@@ -46,8 +50,8 @@ pub(super) struct Charged {
     budget: Arc<Budget>,
     key: Key,
     pays: NonZeroU32,
-    /// What its model costs, where that is told.
-    prices: Option<TokenPrices>,
+    /// The model that it names, where that could be read and money is counted.
+    model: Option<Box<str>>,
 }
 
 impl Charged {
@@ -60,22 +64,19 @@ impl Charged {
         parts: &Parts,
         said: &ReadBody<'_>,
     ) -> Result<Charged, Fault> {
-        let prices = match (&budget.settle, said) {
-            (Some(UseSource::Money(of)), ReadBody::Json(body, _)) => {
-                let model = body.text_of("model");
-                let mut of = of.iter();
-                of.find(|(name, _)| model.as_deref() == Some(name))
-                    .map(|(_, prices)| *prices)
-            }
-            _ => None,
-        };
+        let body = said.json().filter(|_| budget.currency.is_some());
+        let model = body.and_then(|body| body.text_of("model"));
+        let model = model.filter(|model| model.len() <= LONGEST);
+        let prices = model
+            .as_deref()
+            .and_then(|model| prices(budget, |of| of == model));
         let estimate = estimate(budget, prices, parts, said);
         let pays = estimate.map_or(budget.max, |units| capped(units, budget.max));
         Ok(Charged {
             budget: Arc::clone(budget),
             key: key_of(&budget.key, parts, said)?,
             pays,
-            prices,
+            model: model.map(Box::from),
         })
     }
 
@@ -97,6 +98,11 @@ impl Charged {
         &self.budget.name
     }
 
+    /// The key under which it pays.
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
     /// Whether an answer can say that the call used less.
     pub(super) fn settles(&self) -> bool {
         self.budget.settle.is_some()
@@ -113,9 +119,39 @@ impl Charged {
             UseSource::Tokens(which) => answer.tokens()?.of(*which),
             UseSource::Money(_) => {
                 let currency = self.budget.currency.as_ref()?;
-                let cost = answer.tokens()?.cost(&self.prices?);
+                let cost = answer.tokens()?.cost(&self.prices(answer)?);
                 Some(currency.units_of(cost))
             }
+        }
+    }
+
+    /// The model that the call names, or else its answer.
+    fn model<'m>(&'m self, answer: &'m MeteredAnswer) -> Option<&'m str> {
+        self.model.as_deref().or_else(|| answer.model())
+    }
+
+    /// What its model costs. An answer names a version of it, such as `gpt-5-2025-08-07`.
+    fn prices(&self, answer: &MeteredAnswer) -> Option<TokenPrices> {
+        let model = self.model(answer)?;
+        let is_version = |name: &str| {
+            let version = model.strip_prefix(name).unwrap_or_default();
+            let date = version.strip_prefix('-').unwrap_or_default();
+            let is_date = |c: char| c.is_ascii_digit() || c == '-';
+            date.find('-').unwrap_or(date.len()) >= 4 && date.chars().all(is_date)
+        };
+        prices(&self.budget, |of| of == model).or_else(|| {
+            let by_answer = self.model.is_none();
+            prices(&self.budget, |of| by_answer && is_version(of))
+        })
+    }
+
+    /// Why what was paid stays, though the service has done the call.
+    fn kept(&self, answer: &MeteredAnswer) -> Settlement {
+        match self.model(answer) {
+            _ if self.budget.currency.is_none() => Settlement::Kept,
+            Some(_) if self.prices(answer).is_none() => Settlement::Unpriced,
+            None if answer.tokens().is_some() => Settlement::Unnamed,
+            _ => Settlement::Kept,
         }
     }
 
@@ -137,12 +173,20 @@ impl Charged {
             // Without a word of what is used, calls are what counts.
             None if !self.settles() => (None, Settlement::Kept),
             None if answer.status.as_ref().is_some_and(free) => (Some(0), Settlement::Free),
-            None if is_money && self.prices.is_none() => (None, Settlement::Unpriced),
-            _ => (None, Settlement::Kept),
+            _ => (None, self.kept(answer)),
         };
         let counts_now = self.budget.counts_at_end && answer.was_sent;
         (used.or(counts_now.then_some(paid)), how)
     }
+}
+
+/// What a model costs that has such a name.
+fn prices(budget: &Budget, is_meant: impl Fn(&str) -> bool) -> Option<TokenPrices> {
+    let Some(UseSource::Money(of)) = &budget.settle else {
+        return None;
+    };
+    let own = of.iter().find(|(name, _)| is_meant(name));
+    own.map(|(_, prices)| *prices)
 }
 
 /// The estimate of what a call uses; `None`: as much as any may.
@@ -379,6 +423,11 @@ impl Meter {
         self.answer.is_whole && self.answer.status.is_some_and(|of| of.is_success())
     }
 
+    /// The model of a call that has ended, as far as it is known.
+    pub(super) fn model_of<'m>(&'m self, of: &'m Charged) -> Option<&'m str> {
+        of.model(&self.answer)
+    }
+
     /// What counts in place of what was paid, each with how it differs.
     pub(super) fn settled(&self) -> impl Iterator<Item = (&Charged, Settlement, Option<Used>)> {
         self.charged.iter().map(|one| {
@@ -399,6 +448,11 @@ impl MeteredAnswer {
         let mut known = self.paths.iter();
         let nth = known.position(|known| path.split('.').eq(known.iter().map(AsRef::as_ref)))?;
         self.scanner.as_ref()?.found(nth)
+    }
+
+    /// The model that it names.
+    fn model(&self) -> Option<&str> {
+        self.scanner.as_ref()?.text_at(MODEL)
     }
 
     /// What it says of tokens; `None`: nothing.

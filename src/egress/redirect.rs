@@ -83,7 +83,9 @@ impl CalledBy {
 
     /// How a reference to the service itself comes back here; `None`: it stays as it is.
     fn led_back(&self, service: &BaseUrl, to: &[u8], kind: Reference) -> Option<Vec<u8>> {
-        let (host, path) = below_base(service, to)?;
+        let Some((host, path)) = below_base(service, to) else {
+            return self.led_around(service, to);
+        };
         let slash = if path.starts_with(b"/") { "" } else { "/" };
         let path = [slash.as_bytes(), path].concat();
         match self {
@@ -101,6 +103,15 @@ impl CalledBy {
             _ if matches!(path.as_slice(), [_, b'/' | b'\\', ..]) => None,
             _ => Some(path),
         }
+    }
+
+    /// A path that stands outside the base is another one for a caller who has no base: it becomes a whole URL.
+    fn led_around(&self, service: &BaseUrl, to: &[u8]) -> Option<Vec<u8>> {
+        let is_path = to.starts_with(b"/") && !to.starts_with(b"//");
+        let has_base = matches!(self, CalledBy::WholeUrl | CalledBy::SecureUrl);
+        let scheme = if service.tls { "https" } else { "http" };
+        let origin = format!("{scheme}://{}", service.authority());
+        (is_path && !has_base && !service.base.is_empty()).then(|| [origin.as_bytes(), to].concat())
     }
 }
 
@@ -138,8 +149,29 @@ fn below_base<'t>(service: &BaseUrl, to: &'t [u8]) -> Option<(OwnHost, &'t [u8])
     };
     let (base, path) = path.split_at_checked(service.base.len())?;
     let is_below = base.eq_ignore_ascii_case(service.base.as_bytes())
-        && matches!(path, [] | [b'/' | b'?' | b'#', ..]);
+        && matches!(path, [] | [b'/' | b'?' | b'#', ..])
+        && (base.is_empty() || !climbs(path));
     is_below.then_some((host, path))
+}
+
+/// Whether a path leads above where it begins, by `..`.
+fn climbs(path: &[u8]) -> bool {
+    let path = path.split(|byte| matches!(byte, b'?' | b'#')).next();
+    let segments = path.unwrap_or_default().split(|byte| *byte == b'/').skip(1);
+    let mut depth = 0_u32;
+    for segment in segments {
+        let segment = segment.to_ascii_lowercase();
+        depth = match String::from_utf8_lossy(&segment)
+            .replace("%2e", ".")
+            .as_str()
+        {
+            "." => depth,
+            ".." if depth == 0 => return true,
+            ".." => depth - 1,
+            _ => depth + 1,
+        };
+    }
+    false
 }
 
 /// Whether this is the service's host and port: in capitals, with a dot at the end or the usual port it is the same.

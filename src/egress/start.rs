@@ -109,9 +109,10 @@ impl CallStart {
         };
         let used = meter.settled().filter_map(|(of, how, used)| {
             self.sidecar.metrics.settled(of.name(), how);
-            let is_untold = matches!(how, Settlement::Kept | Settlement::Unpriced);
+            let is_untold = !matches!(how, Settlement::Told | Settlement::Free);
             if is_untold && of.settles() && meter.has_success() {
-                tell::untold(&self.sidecar, of.name(), how);
+                let model = meter.model_of(of);
+                tell::untold(&self.sidecar, of.name(), of.key(), model, how);
             }
             used
         });

@@ -23,6 +23,7 @@ use crate::policy::Sample;
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
 use crate::told::metrics::StartKind;
 use crate::wire::boxed::boxed;
+use crate::wire::ojs::shell_word;
 
 /// As `X-Should-Retry`, for the SDKs of Stripe.
 const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
@@ -31,6 +32,7 @@ const LIMITED: HeaderName = HeaderName::from_static("ojs-throttle-limited");
 /// What to do about a call that has no start in time, and about one for which there is no place.
 const LATE: &str = "come back after Retry-After, or raise egress.max_wait";
 const FULL: &str = "too many calls wait: come back after Retry-After, or raise egress.max_waiting";
+const PAUSED: &str = "come back after Retry-After, or end the pause";
 /// When the store is asked again that had no word.
 const NO_WORD: Duration = Duration::from_millis(250);
 /// Whose next start is further away has used up its budget: nobody waits for that within a job.
@@ -242,8 +244,15 @@ impl WayOut {
                         let metrics = &sidecar.metrics;
                         metrics.refused(StartKind::Call, by, &why, &by.policy, OnLimit::Wait);
                     }
-                    // A pause ends when somebody ends it.
-                    let at = at.filter(|_| !why.is_pause() && !why.slot);
+                    // Whoever has paused the key may end that sooner, so only a pause beyond the deadline refuses at once.
+                    let ends_late = |by| {
+                        let (_, until) = in_force::pause_of(&sidecar, by)?;
+                        until.filter(|until| *until > claimed.stays)
+                    };
+                    let at = match why.is_pause() {
+                        true => by.as_ref().and_then(ends_late),
+                        false => at.filter(|_| !why.slot),
+                    };
                     let by = by.map(|by| (by, why));
                     // Before it starts, other calls may give back what they do not use.
                     let gives_back = match &by {
@@ -307,6 +316,19 @@ impl WayOut {
         }
     }
 
+    /// That somebody has paused the key by which a call is refused, and what ends that.
+    fn resume(&self, by: &Limited, why: &Refusal) -> Option<String> {
+        let (space, _) = in_force::pause_of(&self.sidecar, by).filter(|_| why.is_pause())?;
+        let name = match space {
+            Space::Policy => format!("--policy {}", shell_word(&by.policy)),
+            _ => shell_word(by.key.as_str()),
+        };
+        let key = &by.key;
+        Some(format!(
+            "the calls of key {key} are paused by hand: `ojs-throttle resume {name}` ends that"
+        ))
+    }
+
     /// The call may not start in time.
     fn limited(&self, of: &CallAsk, answer: &CallVerdict, hint: &'static str) -> Fault {
         let key = &of.key;
@@ -319,18 +341,22 @@ impl WayOut {
         let wait = wait.unwrap_or_default();
         // Others may have used up a budget that several keys have.
         let key = by.as_ref().map_or(key, |(by, _)| &by.key);
+        let paused = by.as_ref().and_then(|(by, why)| self.resume(by, why));
+        let hint = if paused.is_some() { PAUSED } else { hint };
         let mut fault = match at.filter(|_| wait > WORTH_WAITING) {
             Some(at) => {
                 let at = rfc3339(at);
-                let message = format!("what the calls of key {key} may use is gone until {at}");
+                let message = paused.unwrap_or_else(|| {
+                    format!("what the calls of key {key} may use is gone until {at}")
+                });
                 Fault::new("budget_spent", message)
                     .with("next_start", at)
                     .with_header(STRIPE_SHOULD_RETRY, "false")
             }
             None => {
-                let message = format!(
-                    "the calls of key {key} are limited, and this one has no start in time"
-                );
+                let message = paused.unwrap_or_else(|| {
+                    format!("the calls of key {key} are limited, and this one has no start in time")
+                });
                 Fault::new("rate_limited", message)
                     .hinting(hint)
                     .later_exactly(wait)

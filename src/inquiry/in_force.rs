@@ -63,6 +63,20 @@ pub(crate) fn with_set(overrides: &Overrides, one: &Limited, now: Timestamp) -> 
     })
 }
 
+/// By what a key is paused over HTTP, itself or its policy, and until when, if somebody has said so. Of two pauses the
+/// one counts that lasts longer.
+pub(crate) fn pause_of(sidecar: &Sidecar, one: &Limited) -> Option<(Space, Option<Timestamp>)> {
+    let (overrides, now) = (sidecar.store.overrides(), sidecar.store.now());
+    let of_policy = overrides.of_policy(&one.policy, now);
+    let of_key = overrides.get(Space::Job, &one.key, now);
+    let both = [(Space::Policy, of_policy), (Space::Job, of_key)].into_iter();
+    let pauses = both.filter_map(|(space, set)| {
+        let set = set.filter(|set| set.limits.concurrency == Some(0))?;
+        Some((space, set.expires_at))
+    });
+    pauses.max_by_key(|(_, until)| until.unwrap_or(Timestamp::NEVER))
+}
+
 /// The limits of a queue that were set over HTTP.
 pub(crate) fn set_for_queue(sidecar: &Sidecar, queue: &str) -> Option<Arc<Override>> {
     let overrides = sidecar.store.overrides();

@@ -96,7 +96,7 @@ impl LimitView {
         for (name, value) in [("limited_by", strategy), ("next_start", next)] {
             text += &format!(r#","{name}":{}"#, value.as_deref().unwrap_or("null"));
         }
-        let waiting = self.waiting;
+        let waiting = self.waiting + self.calls.1 as u64;
         text += &format!(r#","waiting_count":{waiting},"estimated":true"#);
         if !self.is_of_policy() {
             text += &format!(r#","active":{}"#, self.usage.active);

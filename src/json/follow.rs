@@ -1,5 +1,5 @@
-//! A scanner that is fed a text in pieces and keeps nothing of it but some numbers: what a service says that a call has
-//! cost, in an answer of any size, while its bytes go on.
+//! A scanner that is fed a text in pieces and keeps nothing of it but some numbers and short texts: what a service says
+//! that a call has cost, in an answer of any size, while its bytes go on.
 
 use std::mem;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{scan, string};
 
 /// How many arrays and objects may be inside each other.
 const DEPTH: u8 = 64;
-/// How long a number may be, in bytes.
+/// How long a number or a text may be, in bytes.
 const NUMBER: usize = 256;
 /// How long a byte of a name may be, as an escape.
 const ESCAPED: usize = "\\u0061".len();
@@ -31,6 +31,7 @@ const MARKED: &[u8] = b"\xEF\xBB\xBFdata:";
 pub struct Scanner {
     paths: Arc<[Box<[Box<str>]>]>,
     found: Box<[Option<u64>]>,
+    texts: Box<[Option<Box<str>>]>,
     /// How many of its names each path has around the place, for each of [`BELOW`] that may be.
     matched: Box<[[u8; BELOW.len()]]>,
     may_be: usize,
@@ -39,7 +40,9 @@ pub struct Scanner {
     /// Whether each array or object around the place is an object, the innermost lowest.
     objects: u64,
     is_name: bool,
-    /// A name as it is written, a number or a literal, up to `most` bytes.
+    /// Whether the string around the place is a text that is wanted.
+    is_wanted: bool,
+    /// A name or a text as it is written, a number or a literal, up to `most` bytes.
     token: Vec<u8>,
     most: usize,
     /// Where it stands in a line, if there are events.
@@ -97,6 +100,7 @@ impl Scanner {
         };
         Scanner {
             found: vec![None; paths.len()].into(),
+            texts: vec![None; paths.len()].into(),
             matched: vec![[0; BELOW.len()]; paths.len()].into(),
             may_be,
             // A longer name is none of them, however it is written.
@@ -106,6 +110,7 @@ impl Scanner {
             depth: 0,
             objects: 0,
             is_name: false,
+            is_wanted: false,
             token: Vec::new(),
             line,
             is_returned: false,
@@ -116,6 +121,14 @@ impl Scanner {
     /// none. `None`: there was none, or what came is no JSON.
     pub fn found(&self, nth: usize) -> Option<u64> {
         *self.found.get(nth).filter(|_| !self.is_broken())?
+    }
+
+    /// The first text at this path, if it is short.
+    pub fn text_at(&self, nth: usize) -> Option<&str> {
+        self.texts
+            .get(nth)?
+            .as_deref()
+            .filter(|_| !self.is_broken())
     }
 
     /// Whether the text is no JSON that we read. Events never are: what was found before still stands.
@@ -199,6 +212,8 @@ impl Scanner {
             (state, b' ' | b'\n' | b'\r' | b'\t') => state,
             (Expects::Value | Expects::FirstItem | Expects::Name | Expects::FirstName, b'"') => {
                 self.is_name = matches!(state, Expects::Name | Expects::FirstName);
+                let is_wanted = self.wanted().any(|nth| self.texts.get(nth) == Some(&None));
+                self.is_wanted = is_wanted && !self.is_name;
                 self.token.clear();
                 Expects::String
             }
@@ -242,13 +257,18 @@ impl Scanner {
     /// Goes on in a string; returns how far.
     fn string(&mut self, bytes: &[u8], from: usize) -> usize {
         let to = scan::stop(bytes, from);
-        if self.is_name {
+        if self.is_name || self.is_wanted {
             self.keep(bytes.get(from..to).unwrap_or_default());
         }
         self.state = match bytes.get(to) {
             None => return to,
             Some(b'"') if self.is_name => self.name_ends(),
-            Some(b'"') => Expects::After,
+            Some(b'"') => {
+                if self.is_wanted {
+                    self.text_ends();
+                }
+                Expects::After
+            }
             Some(b'\\') => {
                 self.keep(b"\\");
                 Expects::Escape(0)
@@ -256,6 +276,18 @@ impl Scanner {
             Some(_) => Expects::Broken,
         };
         to + 1
+    }
+
+    /// Notes a text that has ended, unless it is too long.
+    fn text_ends(&mut self) {
+        let is_whole = self.token.len() < self.most;
+        let text = string::unescape(&self.token).filter(|_| is_whole);
+        let wanted: Vec<_> = self.wanted().collect();
+        for nth in wanted {
+            if let Some(found) = self.texts.get_mut(nth) {
+                *found = found.take().or_else(|| text.as_deref().map(Box::from));
+            }
+        }
     }
 
     fn name_ends(&mut self) -> Expects {
@@ -295,15 +327,24 @@ impl Scanner {
         from + piece.len()
     }
 
-    /// Notes a value that has ended, if it is wanted.
-    fn finds(&mut self) {
-        let paths = self.paths.iter().zip(&self.matched);
-        for ((path, matched), found) in paths.zip(&mut self.found) {
+    /// The paths that end at the place.
+    fn wanted(&self) -> impl Iterator<Item = usize> {
+        let paths = self.paths.iter().zip(&self.matched).enumerate();
+        let ends = paths.filter(|(_, (path, matched))| {
             let ends = |(matched, below): (&u8, _)| {
                 *matched == self.depth && next_name(path, below, self.depth).is_none()
             };
-            let is_wanted = matched.iter().zip(BELOW).take(self.may_be).any(ends);
-            if is_wanted && self.state == Expects::After {
+            matched.iter().zip(BELOW).take(self.may_be).any(ends)
+        });
+        ends.map(|(nth, _)| nth)
+    }
+
+    /// Notes a number that has ended, if it is wanted.
+    fn finds(&mut self) {
+        let is_number = self.state == Expects::After;
+        let wanted: Vec<_> = self.wanted().filter(|_| is_number).collect();
+        for nth in wanted {
+            if let Some(found) = self.found.get_mut(nth) {
                 *found = whole(&self.token).or(*found);
             }
         }

@@ -15,6 +15,8 @@ pub struct Diff {
     pub policies: Changes,
     /// `[[queue]]` entries.
     pub queues: Changes,
+    /// `[[egress]]` entries that come or go, which they cannot while running.
+    pub ways: Changes,
     /// Other fields that can change while running, such as `fetch.max_wait`.
     pub fields: Vec<&'static str>,
     /// Fields that cannot change while running.
@@ -39,6 +41,7 @@ impl Diff {
         Diff {
             policies: Changes::between(policies(&old.policies), policies(&new.policies)),
             queues: Changes::between(queues(old), queues(new)),
+            ways: Changes::between(ways(old), ways(new)),
             fields: changing().filter_map(differs).collect(),
             fixed: fixed().filter_map(differs).collect(),
         }
@@ -163,6 +166,12 @@ fn queues(settings: &Settings) -> BTreeMap<&str, QueueSays<'_>> {
     named
 }
 
+/// The names of ways out.
+fn ways(settings: &Settings) -> BTreeMap<&str, ()> {
+    let names = settings.egress.iter().map(|entry| &*entry.name);
+    names.map(|name| (name, ())).collect()
+}
+
 /// The names of limited and of bounded queues, in the order of the file.
 fn queue_order(settings: &Settings) -> Vec<(bool, &str)> {
     let limited = settings.policies.queues().iter();
@@ -191,18 +200,26 @@ const LISTS: [(&str, Same); 5] = [
 
 /// What a listener for calls was made of at the start.
 const LISTENERS: [(&str, Same); 5] = [
-    ("egress.name", |a, b| is_same(a, b, |of| &of.name)),
-    ("egress.listen", |a, b| is_same(a, b, |of| &of.listen)),
-    ("egress.upstream", |a, b| is_same(a, b, |of| &of.upstream)),
-    ("egress.scheme", |a, b| {
-        let scheme = |of: &EgressSettings| of.hosts.as_ref().map(|hosts| hosts.tls);
-        a.egress.iter().map(scheme).eq(b.egress.iter().map(scheme))
+    ("egress.name", |a, b| ways(a) == ways(b)),
+    ("egress.listen", |a, b| is_same(a, b, |of| of.listen)),
+    ("egress.upstream", |a, b| {
+        is_same(a, b, |of| of.upstream.clone())
     }),
-    ("egress.ca_file", |a, b| is_same(a, b, |of| &of.ca_file)),
+    ("egress.scheme", |a, b| {
+        is_same(a, b, |of| of.hosts.as_ref().map(|hosts| hosts.tls))
+    }),
+    ("egress.ca_file", |a, b| {
+        is_same(a, b, |of| of.ca_file.clone())
+    }),
 ];
 
-fn is_same<T: PartialEq>(a: &Settings, b: &Settings, of: fn(&EgressSettings) -> &T) -> bool {
-    a.egress.iter().map(of).eq(b.egress.iter().map(of))
+/// Of entries that are in both, by their names.
+fn is_same<T: PartialEq>(a: &Settings, b: &Settings, of: fn(&EgressSettings) -> T) -> bool {
+    a.egress.iter().all(|entry| {
+        let mut all = b.egress.iter();
+        let same = all.find(|other| other.name == entry.name);
+        same.is_none_or(|same| of(same) == of(entry))
+    })
 }
 
 /// Whether something is the same in both.

@@ -1,6 +1,6 @@
 //! Puts other settings in force while the sidecar runs, all of them or none, and follows the file they are from.
 
-use super::diff::Diff;
+use super::diff::{Changes, Diff};
 use super::watch::FolderWatch;
 use crate::config::{CertificateFile, ConfigFile, RENEW, Report, Settings, Sources, digest_of};
 use crate::desk::{FileRefusal, Live, ProxySettings, Sidecar};
@@ -37,6 +37,8 @@ pub enum ReloadOutcome {
     Unchanged,
     /// These fields cannot change while running, so nothing did.
     Refused(Vec<&'static str>),
+    /// These `[[egress]]` cannot come or go while running, so nothing changed.
+    Ways(Changes),
     /// The file is empty. It is taken for half written, because to lift all limits is rarely meant.
     Empty,
     /// A listener would show a certificate that is not good now in place of a good one; the setting.
@@ -53,7 +55,7 @@ impl ReloadOutcome {
         match self {
             ReloadOutcome::Applied(_) => "applied",
             ReloadOutcome::Unchanged => "unchanged",
-            ReloadOutcome::Refused(_) | ReloadOutcome::Empty => "refused",
+            ReloadOutcome::Refused(_) | ReloadOutcome::Ways(_) | ReloadOutcome::Empty => "refused",
             ReloadOutcome::Invalid(_) | ReloadOutcome::Ended(_) => "invalid",
             ReloadOutcome::Unreadable(_) => "unreadable",
         }
@@ -89,6 +91,10 @@ impl fmt::Display for ReloadOutcome {
                     "{fields} cannot change while running: restart, or put back what it was"
                 )
             }
+            ReloadOutcome::Ways(ways) => write!(
+                f,
+                "`[[egress]]`: {ways}: an entry cannot come or go while running: restart, or put back what was"
+            ),
             ReloadOutcome::Empty => f.write_str(
                 "a file is empty, as one that is half written; \
                  to run without limits leave its [server] table there",
@@ -144,6 +150,9 @@ impl Reload {
         let mut retired = self.0.retired.lock();
         let (running, settings) = (self.settings(), Arc::new(settings));
         let diff = Diff::between(&running, &settings);
+        if diff.ways != Changes::default() {
+            return ReloadOutcome::Ways(diff.ways);
+        }
         if !diff.fixed.is_empty() {
             return ReloadOutcome::Refused(diff.fixed);
         }

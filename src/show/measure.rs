@@ -130,7 +130,8 @@ fn measure_here(sidecar: &Sidecar, now: &Snapshot) {
     }
     metrics.waiting(&|space, key: &Key| match space {
         Space::Queue => now.queue(&limits::queue_of(now, key)).waiting(),
-        Space::Job | Space::Policy => now.waiting_for(key),
+        Space::Policy => now.waiting_for(key),
+        Space::Job => now.waiting_for(key) + sidecar.calling.lines.waiting(key) as u64,
     });
     measure_limits(sidecar, now);
     for (policy, tally) in &now.shadow {

@@ -32,7 +32,7 @@ use crate::answers::respond::Fault;
 use crate::desk::micros;
 use crate::desk::runs::{Forecast, KeySlots};
 use crate::desk::snapshot::{Snapshot, YOUNG};
-use crate::desk::whole::stops_all;
+use crate::desk::whole::{of_services, stops_all};
 use crate::desk::{Proxy, Sidecar};
 use crate::duration;
 use crate::hold::HeldGroup;
@@ -563,7 +563,10 @@ impl Asker<'_> {
 
     /// All causes that hold now. The first one decides.
     async fn causes(&self, found: &AskedAbout<'_>) -> Vec<Cause> {
-        let of_sidecar = self.now().causes.iter().cloned();
+        let of_sidecar = self.now().causes.iter();
+        let of_sidecar = of_sidecar
+            .filter(|cause| cause.kind != &causes::SERVICE_AWAY)
+            .cloned();
         let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.partition(stops_all);
         let of_queue = match found.queue {
             Some(queue) => self.of_one_queue(queue, found).await,
@@ -594,7 +597,24 @@ impl Asker<'_> {
             });
         }
         all.extend(aside);
+        all.extend(of_services(self.sidecar(), |way| self.calls_by(way, found)));
         all
+    }
+
+    /// Whether calls of this way out have a key of those that are asked about.
+    fn calls_by(&self, name: &str, found: &AskedAbout<'_>) -> bool {
+        let mut ways = self.now().live.settings.egress.iter();
+        let way = ways.find(|way| &*way.name == name);
+        way.is_some_and(|way| {
+            let mut asked = found.applied.iter().map(|one| &one.view.limited);
+            asked.any(|one| match one.space {
+                Space::Job => {
+                    let mut budgets = way.budgets.iter();
+                    way.key.may_give(&one.key) || budgets.any(|of| of.key.may_give(&one.key))
+                }
+                _ => one.key.as_str() == name,
+            })
+        })
     }
 
     /// What is known of a queue beside its limits.

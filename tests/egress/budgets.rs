@@ -468,9 +468,17 @@ async fn money_is_of_its_key_and_is_set_as_an_amount() {
     let admin = world.pair.sidecar.admin();
     let why = admin.get("/throttle/v1/why?key=month:a").await.json();
     let advice = why["do"].as_str().unwrap();
-    assert!(
-        advice.contains("month:a --rate 'N USD/30d' --for 1h`"),
-        "{advice}"
+    let (_, limit) = advice.split_once("limit month:a --override '").unwrap();
+    let limit = limit.replace("}'`", "}").replace("1.00 USD", "1.25 USD");
+    let set = (world.pair.sidecar.client())
+        .set(
+            "/ojs/v1/rate-limits/month:a",
+            serde_json::from_str(&limit).unwrap(),
+        )
+        .await;
+    assert_eq!(
+        (&set["rate"]["limit"], &set["rate"]["current_count"]),
+        (&json!("1.25 USD"), &json!("1.00 USD"))
     );
     let client = world.pair.sidecar.client();
     let path = "/ojs/v1/rate-limits/month:a";
@@ -510,6 +518,66 @@ async fn money_is_of_its_key_and_is_set_as_an_amount() {
             .status,
         429
     );
+}
+
+/// The model is not read in a body that is compressed, too long or without a length. The answer names it, too.
+#[tokio::test(start_paused = true)]
+async fn money_is_settled_by_the_model_that_the_answer_names() {
+    let used = r#""usage":{"input_tokens":1,"output_tokens":500}"#;
+    let of = |model: &str| format!("{{{model}{used}}}");
+    let named = of(r#""model":"m","#);
+    let json = |body: &str| Answer::new(200, body).header("Content-Type", "application/json");
+    for (name, answer, counts_now, how) in [
+        ("json", json(&named), "0.005 USD", "told"),
+        (
+            "a version",
+            json(&of(r#""model":"m-2026-01-31","#)),
+            "0.005 USD",
+            "told",
+        ),
+        (
+            "a message",
+            events(&[&format!(r#"{{"type":"message_start","message":{named}}}"#)]),
+            "0.005 USD",
+            "told",
+        ),
+        (
+            "a response",
+            events(&[r#"{"model":7}"#, &format!(r#"{{"response":{named}}}"#)]),
+            "0.005 USD",
+            "told",
+        ),
+        (
+            "another",
+            json(&of(r#""model":"m-mini","#)),
+            "0.01 USD",
+            "unpriced",
+        ),
+        ("none", json(&of("")), "0.01 USD", "unnamed"),
+        ("no usage", json(r#"{"model":"m"}"#), "0.01 USD", "kept"),
+    ] {
+        let world = World::start("", MONEY, move |_| answer.clone()).await;
+        for (team, head, body) in [
+            ("gzip", "Content-Length: 2\r\nContent-Encoding: gzip", "{}"),
+            (
+                "chunks",
+                "Transfer-Encoding: chunked",
+                "2\r\n{}\r\n0\r\n\r\n",
+            ),
+        ] {
+            let head = format!("Host: a\r\nX-Team: {team}\r\nConnection: close\r\n{head}");
+            let call = format!("POST {CHAT} HTTP/1.1\r\n{head}\r\n\r\n{body}");
+            let said = raw(&world.net, world.caller.addr, &call).await;
+            assert!(said.starts_with("HTTP/1.1 200"), "{name}: {said}");
+            sleep(millis(50)).await;
+            let key = format!("month:{team}");
+            assert_eq!(counts(&world, &key).await, counts_now, "{name} {key}");
+        }
+        let page = world.pair.sidecar.admin().get("/metrics").await.text();
+        let settled =
+            format!("ojs_throttle_egress_settled_total{{budget=\"month\",how=\"{how}\"}} 2\n");
+        assert!(page.contains(&settled), "{name}: {page}");
+    }
 }
 
 /// What a vendor says of its limits shuts the key of the entry, and no budget; also where the entry has budgets alone.

@@ -361,3 +361,39 @@ async fn who_drips_after_a_refusal_is_read_for_half_a_minute() {
     assert!((30..=36).contains(&took), "{took} s");
     assert!(world.vendor.calls().is_empty());
 }
+
+/// A service that drops a call of many answers, and calls of other ways out do not go to it.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_answers_again_is_up_and_others_never_hear_of_it() {
+    let other = "listen = '127.0.0.1:0'\n[[egress]]\nname = 'other'\nlisten = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:9'";
+    let world = World::start("", other, |call| match call.target() {
+        "/drops" => Answer::ok().never(Stops::Closes),
+        _ => Answer::ok(),
+    })
+    .await;
+    let admin = world.pair.sidecar.admin();
+    let looks = async |up: bool| {
+        sleep(millis(100)).await;
+        let page = admin.get("/metrics").await.text();
+        let gauge = format!(
+            "ojs_throttle_service_up{{egress=\"out\"}} {}\n",
+            u8::from(up)
+        );
+        assert!(page.contains(&gauge), "{page}");
+        for (key, is_told) in [("out", !up), ("other", false)] {
+            let why = admin
+                .get(&format!("/throttle/v1/why?key={key}"))
+                .await
+                .text();
+            assert_eq!(why.contains("does not answer"), is_told, "{key}: {why}");
+        }
+    };
+    for _ in 0..3 {
+        assert_eq!(world.statuses("/", 19).await, [200; 19]);
+        looks(true).await;
+        assert_eq!(world.statuses("/drops", 2).await, [502; 2]);
+        looks(false).await;
+    }
+    assert_eq!(world.statuses("/", 1).await, [200]);
+    looks(true).await;
+}

@@ -85,8 +85,10 @@ async fn a_link_to_the_service_itself_leads_here() {
     ] {
         assert_eq!(told("", 200, ("link", link)).await, link);
     }
+    // Here a path that the base does not lead to would be another one.
     let link = "</other/a>, <http://VENDOR/baseless>";
-    assert_eq!(told("/base", 200, ("link", link)).await, link);
+    let whole = "<http://VENDOR/other/a>, <http://VENDOR/baseless>";
+    assert_eq!(told("/base", 200, ("link", link)).await, whole);
 }
 
 /// A program that made something polls it where the service says, as it stands there.
@@ -101,6 +103,7 @@ async fn what_was_made_is_looked_at_through_here() {
             "http://HERE/jobs/1",
         ),
         ("/base", 202, "/base/jobs/1", "/jobs/1"),
+        ("/base", 201, "/jobs/1", "http://VENDOR/jobs/1"),
         ("", 202, "jobs/1", "jobs/1"),
         (
             "",
@@ -156,6 +159,21 @@ async fn a_redirect_to_the_service_itself_comes_back_here() {
         ),
     ] {
         assert_eq!(location(base, status, from).await, to, "{base} {from}");
+    }
+}
+
+/// A caller that follows it gets what the service means, or nothing.
+#[tokio::test(start_paused = true)]
+async fn a_redirect_out_of_the_base_leads_to_no_other_resource() {
+    for (from, to) in [
+        ("/other", "http://VENDOR/other"),
+        ("/baseless?u=/../", "http://VENDOR/baseless?u=/../"),
+        ("/base/../other", "http://VENDOR/base/../other"),
+        ("/base/a/%2E./.%2e/b", "http://VENDOR/base/a/%2E./.%2e/b"),
+        ("/base/a/../b?u=/../../", "/a/../b?u=/../../"),
+        ("//elsewhere.example/x", "//elsewhere.example/x"),
+    ] {
+        assert_eq!(location("/base", 302, from).await, to, "{from}");
     }
 }
 

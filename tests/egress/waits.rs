@@ -173,6 +173,9 @@ async fn what_was_set_over_http_holds_for_calls_that_wait() {
     let waits = tokio::spawn(async move { caller.get("/").await.status });
     sleep(millis(3_000)).await;
     assert!(world.vendor.calls().is_empty());
+    let admin = world.pair.sidecar.admin();
+    let why = admin.get("/throttle/v1/why?key=vendor").await.json();
+    assert_eq!(why["limits"][0]["state"]["waiting"], 1, "{why}");
     let opened = json!({"concurrency": 1});
     world
         .pair
@@ -183,6 +186,49 @@ async fn what_was_set_over_http_holds_for_calls_that_wait() {
     let begun = Instant::now();
     assert_eq!(waits.await.unwrap(), 200);
     assert!(begun.elapsed() < millis(50), "{:?}", begun.elapsed());
+}
+
+/// Who pauses a key says for how long, or ends it by hand.
+#[tokio::test(start_paused = true)]
+async fn who_calls_a_paused_key_is_told_when_that_ends_or_who_ends_it() {
+    let entry = SLOW.to_owned() + "\nmax_wait = '3s'";
+    for (until, took, status, after, code) in [
+        ("02:40:02", 2_000, 200, "", ""),
+        ("02:41:00", 0, 429, "60", "rate_limited"),
+        ("05:00:00", 0, 429, "", "budget_spent"),
+        ("", 3_000, 429, "1", "rate_limited"),
+    ] {
+        let world = World::start("", &entry, |_| Answer::ok()).await;
+        let pause = match until {
+            "" => json!({"concurrency": 0}),
+            _ => json!({"concurrency": 0, "expires_at": format!("2026-02-02T{until}Z")}),
+        };
+        let client = world.pair.sidecar.client();
+        client.set("/ojs/v1/rate-limits/vendor", pause).await;
+        let begun = Instant::now();
+        let reply = world.caller.get("/").await;
+        let lasted = begun.elapsed();
+        assert_eq!(reply.status, status, "{until}: {}", reply.text());
+        assert!(
+            lasted <= millis(took + 600) && lasted >= millis(took.saturating_sub(600)),
+            "{until}: {lasted:?}"
+        );
+        let header = reply.headers.get("retry-after");
+        assert_eq!(
+            header.map_or("", |of| of.to_str().unwrap()),
+            after,
+            "{until}"
+        );
+        let text = reply.text();
+        assert!(text.contains(code), "{until}: {text}");
+        if status == 429 {
+            assert!(text.contains("paused by hand"), "{until}: {text}");
+            assert!(
+                text.contains("`ojs-throttle resume vendor`"),
+                "{until}: {text}"
+            );
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -194,6 +194,73 @@ fn tokens_are_limited_without_a_file() {
     );
 }
 
+/// What `--key` parts is parted for tokens, too.
+#[test]
+fn each_key_of_the_command_has_its_own_tokens() {
+    let vendor = Vendor::start(|_| Answer::new(200, r#"{"usage":{"total_tokens":900}}"#));
+    let options = [
+        "--tokens",
+        "1000/1m",
+        "--key",
+        "shop:{header.X-Shop}",
+        "--max-wait",
+        "0s",
+    ];
+    let (command, calls) = command(vendor.addr, &options);
+    let sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
+    let of = |shop: &str| {
+        let body = r#"{"model":"m","max_tokens":500}"#;
+        let head = format!(
+            "Host: a\r\nX-Shop: {shop}\r\nContent-Length: {}",
+            body.len()
+        );
+        let mut conn = Conn::open(calls);
+        let call = format!("POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n\r\n{body}");
+        conn.write(call.as_bytes()).unwrap();
+        conn.reply().unwrap().status
+    };
+    assert_eq!([of("a"), of("a"), of("b")], [200, 429, 200]);
+    let key = format!("key={}:tokens:shop:b", vendor.addr);
+    assert_eq!(
+        why(&sidecar, &key)["limits"][0]["policy"],
+        format!("{}:tokens", vendor.addr)
+    );
+}
+
+/// The operator who reads the line finds out whose call it was.
+#[test]
+fn a_call_whose_model_nobody_names_is_told_with_its_key() {
+    let vendor = Vendor::start(|call| match call.header("x-model") {
+        Some(_) => Answer::new(200, r#"{"usage":{"total_tokens":9},"model":"dear"}"#),
+        None => Answer::new(200, r#"{"usage":{"total_tokens":9}}"#),
+    });
+    let budget = "[[egress.budget]]\nname = \"month\"\n\
+        rate = { limit = \"9 USD\", period = \"24h\" }\n\
+        cost = { use = \"money\", max = \"2 USD\", prices = { m = { input = 1, output = 1 } } }";
+    for (more, whys) in [
+        ("", &["model", "could not be read"][..]),
+        (
+            "X-Model: a\r\n",
+            &["cost.prices do not name its model", "model=\"dear\""],
+        ),
+    ] {
+        let (config, calls) = alone(vendor.addr, "", budget);
+        let sidecar = Sidecar::run(&config);
+        let mut conn = Conn::open(calls);
+        let head = format!("Host: a\r\n{more}Transfer-Encoding: chunked");
+        let call = format!("POST /v1/messages HTTP/1.1\r\n{head}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n");
+        conn.write(call.as_bytes()).unwrap();
+        assert_eq!(conn.reply().unwrap().status, 200);
+        let line = until("it is told", || {
+            let mut lines = sidecar.lines().into_iter();
+            lines.find(|line| line.contains("id=usage_untold"))
+        });
+        for word in whys.iter().chain(&["budget=\"month\"", "key=\"month\""]) {
+            assert!(line.contains(word), "{word}: {line}");
+        }
+    }
+}
+
 /// Whoever pays estimates for ever has half of a limit, and is told.
 #[test]
 fn answers_that_do_not_say_what_was_used_are_told() {
@@ -349,6 +416,11 @@ fn a_reload_changes_limits_and_not_whether_there_is_a_backend() {
             "[[egress]]",
             "[[queue]]\nname = \"q\"\nconcurrency = 1\n[[egress]]",
             "`[[queue]]` is about jobs",
+        ),
+        (
+            "[[egress]]",
+            "[[egress]]\nname = \"more\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:9\"\n[[egress]]",
+            "`[[egress]]`: 1 added (more): an entry cannot come or go while running: restart",
         ),
     ] {
         fs::write(&path, more.replace(from, to)).unwrap();

@@ -427,6 +427,40 @@ fn the_streams_of_known_vendors_are_read() {
     assert_eq!(of(anthropic, &["usage", "output_tokens"]), Some(15));
 }
 
+/// However it is cut: the first short text at each path, as JSON has it.
+#[test]
+fn the_first_text_at_a_path_is_found() {
+    let long = "x".repeat(NUMBER);
+    for (text, framing, told) in [
+        (
+            r#"{"a":"m","model":"m-\u00e9\"1","model":"n"}"#,
+            Framing::Json,
+            Some("m-é\"1"),
+        ),
+        (
+            r#"{"b":{"model":"m"},"c":["model","m"]}"#,
+            Framing::Json,
+            None,
+        ),
+        (&format!(r#"{{"model":"{long}"}}"#), Framing::Json, None),
+        (r#"{"model":"m"},"#, Framing::Json, None),
+        (
+            "data: {\"message\":{\"model\":\"m\"}}\n\n",
+            Framing::Events,
+            Some("m"),
+        ),
+        ("data: {\"x\":{\"model\":\"m\"}}\n\n", Framing::Events, None),
+    ] {
+        for cut in 0..text.len() {
+            let mut scanner = Scanner::new(paths(&[&["n"], &["model"]]), framing);
+            let (first, rest) = text.as_bytes().split_at(cut);
+            scanner.push(first);
+            scanner.push(rest);
+            assert_eq!(scanner.text_at(1), told, "{text} {cut}");
+        }
+    }
+}
+
 /// Whatever comes, it takes less than a KiB.
 #[test]
 fn its_memory_does_not_grow() {

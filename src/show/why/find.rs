@@ -14,8 +14,9 @@ use crate::desk::snapshot::Snapshot;
 use crate::desk::whole::store_error;
 use crate::inquiry::in_force;
 use crate::inquiry::lookahead::FullLookahead;
-use crate::inquiry::shape::{LimitView, rfc3339};
-use crate::limit::{OnLimit, Refusal, Space, Strategy, Timestamp};
+use crate::inquiry::shape::{LimitView, limits_in_log, rfc3339};
+use crate::limit::{Limits, OnLimit, Refusal, Space, Strategy, Timestamp, WindowKind};
+use crate::policy::{Currency, numbers};
 use crate::show::policies;
 use crate::store::Override;
 use crate::store::guard::{LostMode, OnStoreError};
@@ -242,10 +243,29 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
     let option = match strategy {
         Strategy::Concurrency => "--concurrency N".to_owned(),
         Strategy::Throttle => "--throttle N/1s".to_owned(),
-        Strategy::Rate | Strategy::Line | Strategy::Shut => match &view.currency {
-            Some(currency) => format!("--rate 'N {}/30d'", currency.code()),
-            None => "--rate N/1m".to_owned(),
-        },
+        Strategy::Rate | Strategy::Line | Strategy::Shut => {
+            let code = view.currency.as_ref().map(Currency::code);
+            let unit = code.map_or_else(String::new, |code| format!(" {code}"));
+            match limited.limits.rates.as_slice() {
+                [] => "--rate N/1m".to_owned(),
+                // Another window would begin empty.
+                [rate] if rate.window == WindowKind::Sliding => {
+                    let text = format!("N{unit}/{}", numbers::period(rate));
+                    format!("--rate {}", shell_word(&text))
+                }
+                _ => {
+                    let rates = Limits {
+                        rates: limited.limits.rates.clone(),
+                        ..Limits::default()
+                    };
+                    let rates = limits_in_log(&rates, view.currency.as_ref());
+                    return format!(
+                        "{place}, or write a larger one here: `ojs-throttle limit {name} --override {}`",
+                        shell_word(&rates)
+                    );
+                }
+            }
+        }
     };
     format!("{place}, or for a while: `ojs-throttle limit {name} {option} --for 1h`")
 }

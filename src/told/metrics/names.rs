@@ -119,8 +119,8 @@ macro_rules! series {
 series! {
     /// Jobs of the key that are out with workers now.
     gauge "ojs_rate_limit_active" [key];
-    /// Jobs that wait for the key's limits, held here or in the backend's queues, as in waiting_count. The backlog is
-    /// as the backend said it last, while workers or readers ask.
+    /// Jobs that wait for the key's limits, held here or in the backend's queues, and calls that wait here, as in
+    /// waiting_count. The backlog is as the backend said it last, while workers or readers ask.
     gauge "ojs_rate_limit_waiting" [key];
     /// In how many seconds the last job or call that waits for the key now has started, as far as the key's limits decide. It
     /// is absent where nothing waits, and where nobody can say. At most 100 keys are looked at, those for which most wait.
@@ -156,7 +156,8 @@ series! {
     /// What jobs and calls paid and, by their ACKs and answers, did not use (cost.settle).
     counter "ojs_throttle_cost_refunded_total" [policy];
     /// Calls that paid to a budget and are over. What they used was told by the answer, or is free: the service has not done
-    /// them. Else what they paid is kept, also where the prices do not name the model (unpriced).
+    /// them. Else what they paid is kept, also where the prices do not name the model (unpriced), or nobody does
+    /// (unnamed).
     counter "ojs_throttle_egress_settled_total" [budget how];
     /// Jobs that count another cost than they say. They pay the default, where they say no number from 1, or the max. An
     /// ACK with cost.settle adds no more to a window than its limit.
@@ -265,8 +266,8 @@ series! {
     /// 0 since a request got no answer from the backend, until one does and 5 s have passed without a failure; else 1.
     /// While nobody else asks, the sidecar asks for the backend's /ojs/v1/health every 5 s.
     gauge "ojs_throttle_backend_up" [];
-    /// 1, or 0 while the service of an [[egress]] answers none of its calls. When nobody has called it for five minutes it
-    /// is 1 again. An answer such as 503 is one.
+    /// 1, or 0 while the service of an [[egress]] answers none of its calls: one answer makes it 1 again, also one such as
+    /// 503. So it is when nobody has called it for five minutes.
     gauge "ojs_throttle_service_up" [egress];
     /// Answers of the services behind each [[egress]]. The code is the status, or _other for one outside 100 to 599. A call
     /// that got none is not among them.

@@ -136,6 +136,8 @@ pub enum Settlement {
     Kept,
     /// The same, because the budget has no price for the model.
     Unpriced,
+    /// The same, because neither the call nor its answer names a model that could be read.
+    Unnamed,
 }
 
 impl Settlement {
@@ -145,6 +147,7 @@ impl Settlement {
             Settlement::Free => "free",
             Settlement::Kept => "kept",
             Settlement::Unpriced => "unpriced",
+            Settlement::Unnamed => "unnamed",
         }
     }
 }

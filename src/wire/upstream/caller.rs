@@ -149,13 +149,13 @@ impl Upstream {
     }
 
     /// Whether the backend is away, as of the last [`Upstream::end_outage_if_over`]: a request of any thread got no answer, and
-    /// since then none was answered or others failed within the last 5 s.
+    /// since then none was answered or others failed within the last 5 s. Of a service: since then none was answered.
     pub fn is_away(&self) -> bool {
         self.0.outage.as_ref().is_some_and(|outage| outage.is_on())
     }
 
-    /// Ends an outage that is over, with a line in the log; nothing else ends one. Returns `true` if it goes on and
-    /// nobody has asked within the last 5 s.
+    /// Ends an outage that is over, with a line in the log; nothing else ends one of the backend. Returns `true` if it goes
+    /// on and nobody has asked within the last 5 s.
     pub fn end_outage_if_over(&self) -> bool {
         let outage = self.0.outage.as_ref();
         outage.is_some_and(|outage| outage.end_if_over())

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 
 use super::error::UpstreamError;
 
-/// How long nothing must fail before an outage is over: it goes on while every second request fails.
+/// How long nothing must fail before an outage of the backend is over: it goes on while every second request fails. That
+/// of a service is over with its next answer.
 const STEADY: Duration = Duration::from_secs(5);
 /// How often a lasting outage is logged.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
@@ -37,7 +38,10 @@ struct OutageRecord {
     failed: Option<Instant>,
     /// Whether a request was answered since then.
     answered: bool,
+    /// When the log was told last.
     told: Option<Instant>,
+    /// Whether it was told of this one.
+    is_told: bool,
 }
 
 impl Outage {
@@ -65,15 +69,17 @@ impl Outage {
         let mut last = self.last.lock();
         let begins = !self.on.swap(true, Ordering::Relaxed);
         if begins {
-            last.failures = 0;
+            (last.failures, last.is_told) = (0, false);
         }
         last.failures += 1;
         last.failed = Some(now);
         last.answered = false;
         let failures = last.failures;
+        // A service may drop a call now and then.
+        let begins = begins && self.egress.is_none();
         let due = begins || last.told.is_none_or(|told| now - told >= LOGGED_EVERY);
         if due {
-            last.told = Some(now);
+            (last.told, last.is_told) = (Some(now), true);
         }
         drop(last);
         match (due, self.egress()) {
@@ -90,8 +96,22 @@ impl Outage {
 
     /// Notes a request with an answer.
     pub(super) fn answered(&self) {
-        if self.is_on() {
-            self.last.lock().answered = true;
+        if !self.is_on() {
+            return;
+        }
+        let mut last = self.last.lock();
+        last.answered = true;
+        if self.egress.is_some() {
+            self.end(&last, "the service of a way out answers again");
+        }
+    }
+
+    /// The outage is over, for this reason. The log is told if it was told of the outage.
+    fn end(&self, last: &OutageRecord, why: &str) {
+        let was_on = self.on.swap(false, Ordering::Relaxed);
+        if was_on && last.is_told {
+            let failures = last.failures;
+            tracing::info!(failures, egress = self.egress(), "{why}");
         }
     }
 
@@ -107,16 +127,12 @@ impl Outage {
         let is_forgotten = last
             .failed
             .is_none_or(|failed| failed.elapsed() > FORGOTTEN);
-        let (answered, failures) = (last.answered, last.failures);
-        drop(last);
         let over = match self.egress() {
-            None if answered => "the backend answers again",
-            Some(_) if answered => "the service of a way out answers again",
+            None if last.answered => "the backend answers again",
             Some(_) if is_forgotten => "nobody calls the service of a way out that gave no answer",
             _ => return true,
         };
-        self.on.store(false, Ordering::Relaxed);
-        tracing::info!(failures, egress = self.egress(), "{over}");
+        self.end(&last, over);
         false
     }
 }
@@ -147,6 +163,22 @@ mod tests {
         for (nanos, within) in [(9_999_980_661, "10s"), (1_234_567_890, "1.235s")] {
             assert!(told(nanos).ends_with(within), "{}", told(nanos));
         }
+    }
+
+    /// It is away while nothing is answered, and is told of once a minute with its end.
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_drops_a_call_now_and_then_answers() {
+        let (lines, _logged) = Lines::listen();
+        let outage = Outage::of_egress("out".into());
+        let error = UpstreamError::Lost("reset".into());
+        for _ in 0..61 {
+            outage.failed(&error);
+            assert!(outage.is_on());
+            outage.answered();
+            assert!(!outage.is_on());
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(told(&lines), [(1, false), (1, true), (1, false), (1, true)]);
     }
 
     #[tokio::test(start_paused = true)]
