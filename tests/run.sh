@@ -180,7 +180,7 @@ within=900
 # first: two tests at once that work, and beside them, all at once, those that sleep most of the time. Tests over real
 # sockets mostly wait: there are more at once than processors. All the while what only computes has what these leave of the
 # processors, and no more: it keeps none of them from its turn.
-measuring=(on_redis::calls:: egress::on_redis:: egress::crowd::a_thousand page:: process::pages::the_readme_does_what_it_says_on_tools on_redis::subqueues::a_window wakes_a_worker_in_another idle_it_uses_next_to_nothing who_does_not_read_costs)
+measuring=(on_redis::depth:: on_redis::calls:: egress::on_redis:: egress::crowd::a_thousand page:: process::pages::the_readme_does_what_it_says_on_tools on_redis::subqueues::a_window wakes_a_worker_in_another idle_it_uses_next_to_nothing who_does_not_read_costs)
 sleeping=(process::doctor:: over_real_sockets who_reads_slowly)
 waiting=(demo:: egress::crowd:: egress::loops:: egress::secured:: egress::stand_in:: framing:: process:: ship:: stores:: traffic::)
 early=()

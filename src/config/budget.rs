@@ -414,11 +414,8 @@ fn prices(table: &mut TomlTable<'_>) -> Vec<(Box<str>, TokenPrices)> {
         let (cached, write) = (price(&mut of, "cached"), price(&mut of, "cache_write"));
         if of.has_unknown() {
             let title = format!("the price of {model:?} has a field that nobody knows");
-            of.error(
-                &of.span,
-                title,
-                "known here: input, cached, cache_write, output",
-            );
+            let known = "known here: input, cached, cache_write, output";
+            of.error(&of.span, title, known);
         }
         let input = input?;
         let prices = TokenPrices {
@@ -443,11 +440,9 @@ fn price(table: &mut TomlTable<'_>, name: &'static str) -> Option<u64> {
 /// window of a day or more is not waited for.
 fn refuse_short_wait(table: &mut TomlTable<'_>, budget: &Budget, max_wait: Duration) {
     const DAY: u64 = 86_400_000_000;
-    let sliding = budget
-        .limits
-        .rates
-        .iter()
-        .filter(|rate| matches!(rate.window, WindowKind::Sliding) && rate.period.get() < DAY);
+    let rates = budget.limits.rates.iter();
+    let sliding =
+        rates.filter(|rate| matches!(rate.window, WindowKind::Sliding) && rate.period.get() < DAY);
     let needs = sliding.map(|rate| {
         let room = u128::from(rate.period.get()) * u128::from(budget.max.get());
         room / u128::from(rate.limit.get())

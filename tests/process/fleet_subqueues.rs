@@ -372,12 +372,8 @@ pub fn numbers_and_salts_come_and_go(url: &str) {
 fn a_reload_that_moves_later_jobs_is_told() {
     let backend = Backend::start(Lax::redis());
     let fleet = Followers::start(1, backend.addr, "memory:", true);
-    let told = || {
-        fleet.sidecars[0]
-            .log()
-            .matches("id=subqueues_moved")
-            .count()
-    };
+    let said = |words: &str| fleet.sidecars[0].log().matches(words).count();
+    let mut reloads = 0;
     let other_number = splits(true).replace("true", "512");
     for (more, times) in [
         (splits(true).to_owned() + "max_depth = 9\n", 0),
@@ -385,7 +381,10 @@ fn a_reload_that_moves_later_jobs_is_told() {
         (other_number + "subqueues_salt = \"0123456789abcdef\"\n", 2),
     ] {
         fleet.reload(0, &text(backend.addr, "memory:", &more));
-        assert_eq!(told(), times, "{}", fleet.sidecars[0].log());
+        reloads += 1;
+        // It stands before this line, and lines are written a moment later.
+        wait("the line", || said("config reloaded") == reloads);
+        assert_eq!(said("id=subqueues_moved"), times);
     }
 }
 
