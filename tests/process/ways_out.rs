@@ -40,6 +40,8 @@ fn a_service_that_is_away_is_told_once_and_that_it_is_back() {
         let all = sidecar.lines().into_iter();
         all.filter(|line| line.contains(word)).collect::<Vec<_>>()
     };
+    // Lines are written a moment later.
+    wait("the line", || !lines("id=service_down").is_empty());
     let told = lines("id=service_down");
     assert_eq!(told.len(), 1, "{}", sidecar.log());
     assert!(
