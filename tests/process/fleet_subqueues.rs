@@ -373,18 +373,17 @@ fn a_reload_that_moves_later_jobs_is_told() {
     let backend = Backend::start(Lax::redis());
     let fleet = Followers::start(1, backend.addr, "memory:", true);
     let said = |words: &str| fleet.sidecars[0].log().matches(words).count();
-    let mut reloads = 0;
     let other_number = splits(true).replace("true", "512");
-    for (more, times) in [
+    let files = [
         (splits(true).to_owned() + "max_depth = 9\n", 0),
         (other_number.clone(), 1),
         (other_number + "subqueues_salt = \"0123456789abcdef\"\n", 2),
-    ] {
-        fleet.reload(0, &text(backend.addr, "memory:", &more));
-        reloads += 1;
+    ];
+    for (nth, (more, times)) in files.iter().enumerate() {
+        fleet.reload(0, &text(backend.addr, "memory:", more));
         // It stands before this line, and lines are written a moment later.
-        wait("the line", || said("config reloaded") == reloads);
-        assert_eq!(said("id=subqueues_moved"), times);
+        wait("the line", || said("config reloaded") == nth + 1);
+        assert_eq!(said("id=subqueues_moved"), *times);
     }
 }
 
