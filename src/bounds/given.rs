@@ -69,7 +69,7 @@ impl Given {
             return Ok(Some(None));
         }
         if let Some(object) = backpressure {
-            given = read_backpressure(object)?;
+            given = Given::of_backpressure(object)?;
             // What is switched off leaves its numbers beside it.
             off = object.get("enabled").and_then(|flag| flag.boolean()) == Some(false);
         }
@@ -115,10 +115,27 @@ impl Given {
         Err(from.error(name, CONTRADICTS))
     }
 
+    /// What `backpressure` of a queue's config says.
+    ///
+    /// # Errors
+    /// The first member that is wrong.
+    pub fn of_backpressure(object: Json<'_>) -> Result<Given, FieldError> {
+        let mut from = JsonObject::new(object, "backpressure", Strangers::Refuse, &BACKPRESSURE)?;
+        match from.flag("enabled")? {
+            None | Some(true) => read(&mut from),
+            // Said by forms that keep the numbers of what is switched off.
+            Some(false) => Ok(Given {
+                max_depth: Some(0),
+                max_bytes: Some(0),
+                ..Given::default()
+            }),
+        }
+    }
+
     /// What [`Given::to_json`] made; `None`: somebody else wrote it.
     pub fn of_json(text: &str) -> Option<Given> {
         let object = Json::parse(text.as_bytes(), DEPTH).ok()?;
-        read_backpressure(object).ok()
+        Given::of_backpressure(object).ok()
     }
 
     /// As `backpressure` of a queue's config, in a form that can be set again.
@@ -239,20 +256,6 @@ fn per_key<'v, F: Fields<'v>>(mut table: F) -> Result<PerKey, F::Error> {
         by: by?,
         max_depth: max_depth?,
     })
-}
-
-/// Reads `backpressure` of a queue's config.
-fn read_backpressure(object: Json<'_>) -> Result<Given, FieldError> {
-    let mut from = JsonObject::new(object, "backpressure", Strangers::Refuse, &BACKPRESSURE)?;
-    match from.flag("enabled")? {
-        None | Some(true) => read(&mut from),
-        // Said by forms that keep the numbers of what is switched off.
-        Some(false) => Ok(Given {
-            max_depth: Some(0),
-            max_bytes: Some(0),
-            ..Given::default()
-        }),
-    }
 }
 
 /// The words of the OJS queue configuration: `max_size` is a number of jobs there.

@@ -4,7 +4,7 @@
 use http::Method;
 use http::request::Parts;
 
-use super::overrides::{json, one_queue};
+use super::overrides::{field, json, one_queue};
 use super::tenants;
 use crate::answers::respond::Fault;
 use crate::bounds::Given;
@@ -50,23 +50,15 @@ fn wanted(of: &str, name: &str, body: &[u8]) -> Result<String, Fault> {
     let body = json(body)?;
     if of == settings::TENANT {
         tenants::named(name)?;
-        let most = body.raw();
-        let most = std::str::from_utf8(most)
-            .ok()
-            .and_then(|most| most.trim().parse::<u64>().ok());
+        let most = body.int().and_then(|most| u64::try_from(most).ok());
         let wrong = || Fault::field("bounds", "must be how many jobs of the tenant may wait");
         return most.map(|most| most.to_string()).ok_or_else(wrong);
     }
     one_queue(name)?;
-    let given = std::str::from_utf8(body.raw())
-        .ok()
-        .and_then(Given::of_json);
-    let wrong = || {
-        Fault::field(
-            "bounds",
-            "must be an object as `backpressure` of a queue has it",
-        )
-    };
-    let given = given.filter(|given| !given.is_silent()).ok_or_else(wrong)?;
+    let given = Given::of_backpressure(body).map_err(field)?;
+    if given.is_silent() {
+        let message = "bounds nothing: write max_depth, max_size or another bound";
+        return Err(Fault::field("backpressure", message));
+    }
     Ok(given.to_json())
 }

@@ -132,10 +132,8 @@ async fn set_override(
     key: &str,
 ) -> Result<String, Fault> {
     let queue = key.strip_prefix("_queue:");
-    match (
-        queue.filter(|queue| !queue.is_empty()),
-        key.strip_prefix("_policy:"),
-    ) {
+    let queue = queue.filter(|queue| !queue.is_empty());
+    match (queue, key.strip_prefix("_policy:")) {
         (Some(queue), _) => Box::pin(overrides::of_queue(proxy, parts, sent, queue)).await,
         (_, Some(policy)) => Box::pin(overrides::of_policy(proxy, parts, sent, policy)).await,
         _ => Box::pin(overrides::of_key(proxy, parts, sent, key)).await,

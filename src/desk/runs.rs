@@ -24,10 +24,16 @@ const TRIALS: usize = 200;
 /// More slots, and more jobs before the one that is asked about, are not played through.
 const MOST_SLOTS: usize = 2_000;
 
-/// Of a key whose last run for so many times as long as the longest of the last, nobody knows when a slot is free.
+/// Who runs so many times as long as the longest of the last may hang.
 const TIMES: u32 = 3;
-/// Nor of one whose last run for so long.
+/// Who runs for less than that does not.
 const SOONEST: Duration = Duration::from_secs(5);
+
+/// From which age on a job may hang, if the last ones ran for so long.
+pub(crate) fn may_hang_from<'r>(runs: impl IntoIterator<Item = &'r Duration>) -> Duration {
+    let longest = runs.into_iter().max().copied().unwrap_or_default();
+    SOONEST.max(longest.saturating_mul(TIMES))
+}
 
 /// The last run times of what had slots, by key.
 #[derive(Default, Debug)]
@@ -71,14 +77,12 @@ impl RunTimes {
         times.copied().collect()
     }
 
-    /// Whether a key whose slots are all taken should have had a free one long ago: then they may hang.
+    /// Whether no job of a key has ended for so long that those which run may hang.
     pub(crate) fn are_overdue(&self, space: Space, key: &Key, now: Timestamp) -> bool {
         let spaces = self.0.lock();
         let runs = spaces.get(&space).and_then(|known| known.get(key));
         runs.is_some_and(|LastRuns { times, ended }| {
-            let longest = times.iter().max().copied().unwrap_or_default();
-            let most = SOONEST.max(longest.saturating_mul(TIMES));
-            Duration::from_micros(now.since(*ended)) > most
+            Duration::from_micros(now.since(*ended)) > may_hang_from(times)
         })
     }
 

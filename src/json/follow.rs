@@ -212,8 +212,8 @@ impl Scanner {
             (state, b' ' | b'\n' | b'\r' | b'\t') => state,
             (Expects::Value | Expects::FirstItem | Expects::Name | Expects::FirstName, b'"') => {
                 self.is_name = matches!(state, Expects::Name | Expects::FirstName);
-                let is_wanted = self.wanted().any(|nth| self.texts.get(nth) == Some(&None));
-                self.is_wanted = is_wanted && !self.is_name;
+                self.is_wanted =
+                    !self.is_name && (self.wanted()).any(|nth| self.texts.get(nth) == Some(&None));
                 self.token.clear();
                 Expects::String
             }

@@ -663,6 +663,12 @@ fn a_bound_over_http_is_told_and_taken_away() {
     );
     is_refused(
         &desk,
+        "ojs-throttle limit _queue:email --bounds '{\"max_dept\":1}'",
+        1,
+        "backpressure.max_dept",
+    );
+    is_refused(
+        &desk,
         "ojs-throttle limit stripe --bounds 1",
         1,
         "has no bounds",

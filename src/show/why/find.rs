@@ -392,7 +392,7 @@ fn by_http<T>(set: Option<T>, key: &str) -> (&'static str, String) {
     match set {
         None => ("", in_file.to_owned()),
         Some(_) => (
-            "; its bound was set over HTTP until somebody takes it away",
+            "; its bound was set over HTTP, and stands until somebody takes it away",
             format!("take away the bound that was set over HTTP: `ojs-throttle clear {key}`"),
         ),
     }

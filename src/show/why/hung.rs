@@ -7,16 +7,13 @@ use std::time::Duration;
 
 use crate::desk::Sidecar;
 use crate::desk::causes::{self, Cause, named, quoted};
+use crate::desk::runs::may_hang_from;
 use crate::inquiry::shape::LimitView;
 use crate::limit::{Refusal, Strategy};
 use crate::store::Row;
 
 /// With fewer run times nothing is said.
 const LEAST: usize = 20;
-/// Who runs so many times as long as the longest of the last may hang.
-const TIMES: u32 = 3;
-/// Who runs for less than that does not.
-const SOONEST: Duration = Duration::from_secs(5);
 /// So many workers are named.
 const NAMED: usize = 5;
 
@@ -51,7 +48,7 @@ impl Hung {
             jobs: 0,
             slots: 0,
             age: Duration::MAX,
-            limit: SOONEST.max(runs.last()?.saturating_mul(TIMES)),
+            limit: may_hang_from(&runs),
             usual: *runs.get(runs.len() / 2)?,
             workers: BTreeSet::new(),
             what: named(limited.space, &view.name),
