@@ -15,7 +15,7 @@ QUEUES = {
     "model": {"a_second": 5, "rate": 240, "period": 2.0, "cost": "tokens", "fair": True, "max_depth": 80},
     "lim": {"a_second": 14, "concurrency": 6, "max_depth": 60, "whole": True},
     "hot": {"a_second": 14, "rate": 40, "period": 1.0, "reserved": True},
-    "seen": {"a_second": 9, "concurrency": 1, "shadow": True},
+    "seen": {"a_second": 9, "concurrency": 12, "shadow": True},
     "api": {"a_second": 9, "calls": True},
 }
 CALLS = {"concurrency": 3, "rate": 24, "period": 1.0, "accounts": ["a0", "a1"]}
