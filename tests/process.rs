@@ -51,7 +51,7 @@ mod trace;
 mod traceparent;
 #[cfg(feature = "otlp")]
 mod traces;
-mod ways_out;
+pub mod ways_out;
 mod why;
 
 /// What most of these tests use.

@@ -10,6 +10,7 @@ use ojs_throttle::cli::{Cli, Command};
 use ojs_throttle::config::{ServerSettings, Settings};
 use ojs_throttle::manual;
 use ojs_throttle::ship::EXAMPLES;
+use ojs_throttle::told::metrics::SERIES;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -576,7 +577,7 @@ fn between<'a>(text: &'a str, begin: &str) -> Vec<&'a str> {
 fn every_alert_looks_at_what_there_is_and_says_what_to_do() {
     let incidents = read("src/manual/incidents.md");
     let alerts = alerts();
-    assert_eq!(alerts.len(), 18);
+    assert_eq!(alerts.len(), 22);
     for (name, alert) in alerts {
         let all = alert.annotations.values().map(String::as_str);
         let all = all.collect::<Vec<_>>().join(" ");
@@ -594,6 +595,66 @@ fn every_alert_looks_at_what_there_is_and_says_what_to_do() {
     }
 }
 
+/// What neither a panel nor an alert shows, and why.
+const LEFT_OUT: [(&str, &[&str]); 4] = [
+    (
+        "its page or `why` tells more",
+        &[
+            "ojs_throttle_decisions_total",
+            "ojs_throttle_subqueues_shared",
+            "ojs_throttle_held_bytes",
+            "ojs_throttle_unmatched_policies",
+        ],
+    ),
+    (
+        "for who tunes one setting",
+        &[
+            "ojs_throttle_reserved_turns_total",
+            "ojs_throttle_reserved_turns_unused_total",
+            "ojs_throttle_event_subscribers",
+            "ojs_throttle_events_sent_total",
+            "ojs_throttle_events_lost_total",
+        ],
+    ),
+    (
+        "for who looks for a fault of an SDK or a backend",
+        &[
+            "ojs_throttle_costs_replaced_total",
+            "ojs_throttle_upstream_nonsense_total",
+            "ojs_throttle_settle_replays_total",
+            "ojs_throttle_repairs_total",
+            "ojs_throttle_job_policies_refused_total",
+        ],
+    ),
+    (
+        "another one says it",
+        &[
+            "ojs_throttle_snapshot_timestamp_seconds",
+            "ojs_throttle_config_last_reload_successful",
+            "ojs_throttle_config_last_reload_success_timestamp_seconds",
+            "ojs_throttle_config_reloads_total",
+        ],
+    ),
+];
+
+#[test]
+fn every_series_is_on_a_panel_or_in_an_alert_or_it_is_said_why_not() {
+    let panels = panels();
+    let alerts = alerts();
+    let queries = panels.iter().flat_map(|panel| &panel.queries);
+    let queries = queries.chain(alerts.values().map(|alert| &alert.expr));
+    let shown: BTreeSet<String> = queries.flat_map(|query| named(query).metrics).collect();
+    let is_shown = |name: &str| {
+        let parts = ["", "_bucket", "_count"].map(|part| format!("{name}{part}"));
+        parts.iter().any(|part| shown.contains(part))
+    };
+    let all = SERIES.iter().map(|series| series.name);
+    let all = all.filter(|name| name.starts_with("ojs_") && !is_shown(name));
+    let left_out = LEFT_OUT.iter().flat_map(|(_why, names)| *names);
+    let left_out: BTreeSet<&str> = left_out.copied().collect();
+    assert_eq!(all.collect::<BTreeSet<_>>(), left_out);
+}
+
 #[test]
 fn every_panel_asks_for_what_there_is() {
     let panels = panels();
@@ -603,6 +664,7 @@ fn every_panel_asks_for_what_there_is() {
         "Health",
         "Limits",
         "Waiting jobs",
+        "Calls",
         "Backpressure",
         "Fleet and store",
         "Shadow",

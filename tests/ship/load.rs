@@ -9,6 +9,8 @@ use ojs_throttle::backend::Lax;
 use serde_json::json;
 
 use crate::process::http::{self, Conn};
+use crate::process::ways_out::way_out;
+use crate::servers::vendor::{Answer, Vendor};
 use crate::sidecar::process::{Backend, Ends, Sidecar, config, until};
 
 /// How many requests at once the sidecar takes. The load alone has fewer.
@@ -23,12 +25,18 @@ max_wait = "400ms"
 name = "slots"
 match = { queue = "slots" }
 concurrency = 3
+fair = { by = "{meta.customer}" }
 
 [[policy]]
 name = "rate"
 match = { queue = "rate" }
 key = "customer:{meta.customer}" # of such a queue more is held, and for longer
 rate = { limit = 5, period = "1s" }
+
+[[policy]] # of one key it is said when what waits has started
+name = "plain"
+match = { queue = "plain" }
+rate = { limit = 4, period = "1s" }
 
 [[policy]]
 name = "lossy"
@@ -61,16 +69,31 @@ name = "gate"
 max_depth = 1
 strategy = "block"
 
-[[egress]]
-name = "out"
-listen = "127.0.0.1:0"
-upstream = "http://127.0.0.1:9"
 "#;
 
-/// A sidecar, and the backend behind it.
+/// Of calls that go out one in some is refused by the service, and some by us. One call spends what a day allows.
+const CALLS: &str = r#"
+max_wait = "50ms"
+rate = { limit = 10, period = "1s" }
+
+[[egress.budget]]
+name = "tokens"
+cost = { use = "tokens", max = 10 }
+rate = { limit = 1000000, period = "1m" }
+
+[[egress.budget]]
+name = "spent"
+key = "spent:{header.X-Team}"
+cost = { use = "tokens", max = 10 }
+rate = { limit = 10, period = "24h" }
+"#;
+
+/// A sidecar, and the backend and the service behind it.
 pub struct Loaded {
     pub sidecar: Sidecar,
+    calls: SocketAddr,
     _backend: Backend,
+    _vendor: Vendor,
 }
 
 impl Loaded {
@@ -78,10 +101,18 @@ impl Loaded {
         let backend = Backend::start(Lax::spec());
         let server = format!("max_in_flight = {IN_FLIGHT}");
         let ca = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls/ca.pem");
-        let rules = format!("{RULES}[upstream]\nca_file = \"{ca}\"\n");
+        let vendor = Vendor::start(|call| match call.target() {
+            "/busy" => Answer::new(429, "").header("Retry-After", "1"),
+            _ => Answer::new(200, r#"{"usage":{"total_tokens":4}}"#)
+                .header("Content-Type", "application/json"),
+        });
+        let (out, calls) = way_out(vendor.addr, CALLS);
+        let rules = format!("{RULES}{out}[upstream]\nca_file = \"{ca}\"\n");
         Loaded {
             sidecar: Sidecar::run(&config(backend.addr, &server, &rules)),
+            calls,
             _backend: backend,
+            _vendor: vendor,
         }
     }
 
@@ -91,11 +122,16 @@ impl Loaded {
         thread::scope(|scope| {
             let _ends = Ends(&ended);
             scope.spawn(|| again(&ended, || produce(to)));
-            scope.spawn(|| again(&ended, || fetch_and_run(to, &["slots", "rate", "lossy"])));
+            scope.spawn(|| {
+                again(&ended, || {
+                    fetch_and_run(to, &["slots", "rate", "plain", "lossy"])
+                })
+            });
             // Whose queue is empty, or has used up its limit: such a FETCH is kept open.
             scope.spawn(|| again(&ended, || fetch_and_run(to, &["rate"])));
             scope.spawn(|| again(&ended, || block(to)));
             scope.spawn(|| again(&ended, || drain(to)));
+            scope.spawn(|| again(&ended, || call(self.calls)));
             look()
         })
     }
@@ -142,12 +178,41 @@ fn enqueue(to: SocketAddr, queue: &str) {
 /// Two seconds of much, and two of nothing.
 fn produce(to: SocketAddr) {
     for _ in 0..10 {
-        for queue in ["slots", "rate", "rate", "lossy", "lossy", "full", "ring"] {
+        for queue in [
+            "slots", "rate", "rate", "plain", "lossy", "lossy", "full", "ring",
+        ] {
             enqueue(to, queue);
         }
         thread::sleep(Duration::from_millis(150));
     }
     thread::sleep(Duration::from_secs(2));
+}
+
+/// Twenty calls at once of ten teams, more than may start. The service refuses one. The next such calls are refused here:
+/// each team has spent what it has.
+fn call(to: SocketAddr) {
+    thread::scope(|scope| {
+        for nth in 0..20 {
+            let body = r#"{"model":"m","max_tokens":9,"messages":[]}"#;
+            let post = format!("POST /v1/chat/completions HTTP/1.1\r\nX-Team: {}", nth / 2);
+            let line = if nth == 9 {
+                "GET /busy HTTP/1.1"
+            } else {
+                &post
+            };
+            let call = format!(
+                "{line}\r\nHost: a\r\nContent-Type: application/json\r\n\
+                 Content-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            scope.spawn(move || {
+                let mut conn = Conn::open(to);
+                conn.write(call.as_bytes()).unwrap();
+                conn.reply().unwrap()
+            });
+        }
+    });
+    thread::sleep(Duration::from_secs(1));
 }
 
 /// Takes from some queues and runs what comes for a while.

@@ -31,9 +31,16 @@ struct Case {
 
 const OVERLOADED: &str = r#"ojs_throttle_responses_total{status="503",code="overloaded""#;
 const SERVICE: &str = r#"ojs_throttle_service_up{egress="out""#;
+const SPENT: &str = r#"ojs_throttle_responses_total{status="429",code="budget_spent""#;
+const REFUSED: &str = r#"ojs_throttle_responses_total{status="429",code="rate_limited""#;
+const FETCHED: &str =
+    r#"ojs_throttle_upstream_request_duration_seconds_count{op="fetch",code="200""#;
+/// The backend of the load never answers so.
+const FAILED: &str =
+    r#"ojs_throttle_upstream_request_duration_seconds_count{op="fetch",code="500""#;
 const OF_SIDECAR: &[&str] = &["instance", "job"];
 
-const CASES: [Case; 19] = [
+const CASES: [Case; 23] = [
     Case {
         alert: "OjsThrottleStoreDown",
         at: "4m",
@@ -57,6 +64,47 @@ const CASES: [Case; 19] = [
         labels: &["egress", "instance", "job"],
         fires: &[(SERVICE, "a", "1x4 0x10")],
         quiet: &[&[(SERVICE, "a", "1x6 0 1x10")]],
+    },
+    Case {
+        alert: "OjsThrottleBackendFails",
+        at: "12m",
+        value: "",
+        labels: OF_SIDECAR,
+        fires: &[(FAILED, "a", "0+1x40"), (FETCHED, "a", "0+8x40")],
+        quiet: &[
+            &[(FAILED, "a", "0+1x40"), (FETCHED, "a", "0+10x40")],
+            // A moment of many.
+            &[(FAILED, "a", "0x10 50x30"), (FETCHED, "a", "0+9x40")],
+        ],
+    },
+    Case {
+        alert: "OjsThrottleServicePauses",
+        at: "26m",
+        value: "",
+        labels: &["instance", "job", "policy"],
+        fires: &[("ojs_throttle_downstream_rate_limited_total", "a", "0+1x60")],
+        quiet: &[&[(
+            "ojs_throttle_downstream_rate_limited_total",
+            "a",
+            "0x20 3x40",
+        )]],
+    },
+    Case {
+        alert: "OjsThrottleBudgetSpent",
+        at: "20m",
+        value: "",
+        labels: &["code", "instance", "job", "status"],
+        // Its first one is what makes it appear.
+        fires: &[(SPENT, "a", "_x34 1x20")],
+        quiet: &[&[(SPENT, "a", "_x4 1x60")]],
+    },
+    Case {
+        alert: "OjsThrottleCallersRefused",
+        at: "8m",
+        value: "",
+        labels: &["code", "instance", "job", "status"],
+        fires: &[(REFUSED, "a", "1+1x20")],
+        quiet: &[&[(REFUSED, "a", "1x10 9x20")]],
     },
     Case {
         alert: "OjsThrottleFileRefused",
@@ -248,6 +296,11 @@ const CASES: [Case; 19] = [
 
 /// The name and the labels that a page has for a series which begins so, with what Prometheus adds.
 fn on_page(page: &str, begin: &str, instance: &str) -> (String, BTreeMap<String, String>) {
+    if begin == FAILED {
+        let (name, mut labels) = on_page(page, FETCHED, instance);
+        labels.insert("code".to_owned(), "500".to_owned());
+        return (name, labels);
+    }
     let line = page.lines().find(|line| {
         let rest = line.strip_prefix(begin);
         rest.is_some_and(|rest| rest.starts_with(['{', ' ', '}', ',']))
@@ -332,6 +385,13 @@ fn firing(page: &str, case: &Case, alert: &Alert) -> String {
     serde_json::json!([{"exp_labels": labels, "exp_annotations": annotations}]).to_string()
 }
 
+/// How all series begin that must be on a page.
+fn begins() -> Vec<String> {
+    let all = CASES.iter().flat_map(|case| case.fires);
+    let all = all.filter(|(begin, ..)| *begin != FAILED);
+    all.map(|(begin, ..)| (*begin).to_owned()).collect()
+}
+
 #[test]
 fn promtool_takes_the_rules() {
     let folder = tempfile::tempdir().unwrap();
@@ -345,10 +405,8 @@ fn promtool_sees_every_alert_fire_and_not_fire_with_series_of_a_real_sidecar() {
     let cases: BTreeSet<&str> = CASES.iter().map(|case| case.alert).collect();
     assert_eq!(cases, alerts.keys().map(String::as_str).collect());
 
-    let begins = CASES.iter().flat_map(|case| case.fires);
-    let begins: Vec<String> = begins.map(|(begin, ..)| (*begin).to_owned()).collect();
     let loaded = Loaded::start();
-    let page = loaded.during(|| loaded.page_with(&begins));
+    let page = loaded.during(|| loaded.page_with(&begins()));
 
     let mut tests = "rule_files: [alerts.yml]\nevaluation_interval: 30s\ntests:\n".to_owned();
     for case in &CASES {
@@ -368,10 +426,8 @@ fn promtool_sees_every_alert_fire_and_not_fire_with_series_of_a_real_sidecar() {
 /// database, and wants each sample's time.
 #[test]
 fn promtool_takes_the_page_of_a_real_sidecar() {
-    let begins = CASES.iter().flat_map(|case| case.fires);
-    let begins: Vec<String> = begins.map(|(begin, ..)| (*begin).to_owned()).collect();
     let loaded = Loaded::start();
-    let page = loaded.during(|| loaded.page_with(&begins));
+    let page = loaded.during(|| loaded.page_with(&begins()));
     for word in [" NaN\n", "code=\"0\""] {
         assert!(!page.contains(word), "{word} in {page}");
     }

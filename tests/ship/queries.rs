@@ -59,6 +59,7 @@ pub fn declared() -> BTreeMap<String, BTreeSet<String>> {
         let mut labels: BTreeSet<String> = labels.map(|&label| label.to_owned()).collect();
         all.insert(series.name.to_owned(), labels.clone());
         if series.kind == "histogram" {
+            all.insert(format!("{}_count", series.name), labels.clone());
             labels.insert("le".to_owned());
             all.insert(format!("{}_bucket", series.name), labels);
         }
