@@ -32,6 +32,8 @@ enum Settled {
     Answered(Reply),
     /// Another worker has the job: nothing was sent.
     WithAnother,
+    /// The backend refused it, perhaps because a sibling has claimed the job. The store did not say so.
+    Unsure(StoreError),
 }
 
 /// Answers one ACK or nack.
@@ -68,6 +70,7 @@ pub(crate) async fn settle(
             request.sent();
             refuse(&parts, with_another())
         }
+        (Ok(Settled::Unsure(error)), _) => refuse(&parts, Fault::from(error)),
         (Err(error), _) => refuse(&parts, Fault::backend(&error)),
     }
 }
@@ -102,11 +105,16 @@ async fn settle_through(
     if matches!(&sent, Ok(Settled::Answered(reply)) if is_refused(reply))
         && names.worker_id().is_some()
         && matches!(settling.found, RowFound::Unsure { held: None })
-        && let Some(row) = boxed(|| row_after_all(proxy, &names.job, deadline)).await
     {
-        sidecar.metrics.count(Counted::SettleRetried);
-        settling.found = RowFound::Row(row);
-        sent = send(proxy, &settling, request).await;
+        match boxed(|| row_after_all(proxy, &names.job, deadline)).await {
+            Ok(Some(row)) => {
+                sidecar.metrics.count(Counted::SettleRetried);
+                settling.found = RowFound::Row(row);
+                sent = send(proxy, &settling, request).await;
+            }
+            Ok(None) => {}
+            Err(error) => return Ok(Settled::Unsure(error)),
+        }
     }
     if let Ok(Settled::Answered(reply)) = &sent {
         follow_answer(proxy, &settling, reply).await;
@@ -147,16 +155,22 @@ fn is_refused(reply: &Reply) -> bool {
 }
 
 /// Waits until the store can say which row a job has, because it could not before.
-async fn row_after_all(proxy: &Proxy, job: &str, deadline: Instant) -> Option<Row> {
+async fn row_after_all(
+    proxy: &Proxy,
+    job: &str,
+    deadline: Instant,
+) -> Result<Option<Row>, StoreError> {
     let sidecar = &proxy.sidecar;
     let unsure = |row: &Result<Option<Row>, StoreError>| match row {
         Ok(row) => row.is_none() && sidecar.store.may_miss_rows(),
         Err(_) => true,
     };
-    rows::row_by(sidecar, job, deadline, unsure)
-        .await
-        .ok()
-        .flatten()
+    match rows::row_by(sidecar, job, deadline, unsure).await {
+        Ok(None) if sidecar.store.may_miss_rows() => Err(StoreError::Unavailable(
+            "it does not say which sidecar has the job".to_owned(),
+        )),
+        row => row,
+    }
 }
 
 /// Heeds the feedback in a nack, and ends the slots of a job that is over.

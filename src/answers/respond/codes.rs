@@ -119,7 +119,8 @@ codes! {
     SERVICE_UNAVAILABLE "overloaded": "come back after Retry-After; if it lasts, raise server.max_in_flight";
     /// While the store is lost, usage cannot be read, and limits, bounds and keys cannot be set or deleted. In the 2 s
     /// after it came back empty, they cannot be deleted, and keys cannot be shut or opened by hand. A change that got
-    /// this answer is not made later. It was made already if only the store's answer was lost: GET tells.
+    /// this answer is not made later. It was made already if only the store's answer was lost: GET tells. An ACK or nack
+    /// gets it after `settle.retry_for`, where the backend refuses it and the store does not say which sidecar has the job.
     SERVICE_UNAVAILABLE "store_unavailable":
         "look whether the store of store.url answers; `ojs-throttle doctor` tells more";
     /// A call through `[[egress]]` waited for its start when the sidecar stopped.

@@ -59,6 +59,7 @@ impl Guard {
                 &*self.inner,
                 state.counted.as_ref(),
                 state.own.values(),
+                state.shuts(self.inner.now()),
                 mode,
                 declared,
             );

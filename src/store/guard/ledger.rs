@@ -140,8 +140,8 @@ impl Ledger for Guard {
             };
             let done = self.ask(there, here).await?;
             if done {
-                let mut state = self.state();
-                changes.iter().for_each(|change| state.changed(change));
+                let (now, mut state) = (self.now(), self.state());
+                changes.iter().for_each(|change| state.changed(change, now));
             }
             Ok(done)
         })

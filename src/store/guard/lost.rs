@@ -35,11 +35,13 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// Begins with the rows that are out here, the slots that these have, and what was counted `before`.
+    /// Begins with the rows that are out here, the slots that these have, the keys that are shut through us, and what was
+    /// counted `before`.
     pub(super) fn new<'r>(
         store: &dyn Ledger,
         before: Option<&MemoryStore>,
         own: impl Iterator<Item = &'r Row>,
+        shuts: Vec<Change>,
         mode: OnStoreError,
         declared: Option<Arc<Mutex<Declared>>>,
     ) -> Lost {
@@ -60,6 +62,7 @@ impl Lost {
             // The memory store answers at once and does not fail.
             drop(local.set_all(adopt.into_iter().collect()));
         }
+        drop(local.set_all(shuts));
         let siblings = store.siblings();
         Lost {
             local,

@@ -48,6 +48,7 @@ impl Guard {
             self.inner.announce(&news.rows).await?;
             let (times, now) = (self.inner.facts().times_wiped, self.inner.now());
             self.state().note_times_wiped(times, now);
+            self.tell_shuts(now).await?;
             for (job, generation) in &news.undone {
                 self.back_there(job, *generation).await?;
             }
@@ -69,6 +70,16 @@ impl Guard {
             self.inner.end_all(&each.collect::<Vec<_>>()).await?;
             let heard: HashSet<_> = some.iter().collect();
             (self.state().untold).retain(|one| !heard.contains(&(one.job.clone(), one.claim)));
+        }
+        Ok(())
+    }
+
+    /// Shuts there what was shut through us, and what it does not know to be shut.
+    async fn tell_shuts(&self, now: Timestamp) -> Result<(), StoreError> {
+        let untold = self.state().untold_shuts(now);
+        for some in untold.chunks(AT_ONCE) {
+            self.inner.set_all(some.to_vec()).await?;
+            self.state().told_shuts(some);
         }
         Ok(())
     }

@@ -9,12 +9,14 @@ use tokio::time::Instant;
 use super::lost::Lost;
 use crate::memory::MemoryStore;
 use crate::{Change, Claimed, Clock, End, Gen, Ledger, Place, Row, StoreError, Verdict};
-use ojs_limit::Timestamp;
+use ojs_limit::{Key, Timestamp};
 
 /// More ends than this are not remembered for the store's return; the rows are overdue some time.
 const MOST_ENDED: usize = 10_000;
 /// Starts of more keys than this are not remembered for the time when the store is lost.
 const MOST_COUNTED: usize = 100_000;
+/// More keys than this that are shut at once are not remembered for a store that forgets them.
+const MOST_SHUT: usize = 10_000;
 /// Whoever has not reached the store for so long may be taken for dead, or late: siblings wait for 3 s at least.
 const AWAY: Duration = Duration::from_secs(2);
 /// How often the log has at most that the store was lost, or was told of our rows again without being lost.
@@ -94,6 +96,14 @@ impl Untold {
     }
 }
 
+/// A key that was shut through this sidecar.
+#[derive(Debug)]
+struct ShutKey {
+    until: Timestamp,
+    /// The store knows it.
+    is_told: bool,
+}
+
 /// What the guard knows beside the store.
 #[derive(Default, Debug)]
 pub(super) struct Notes {
@@ -103,6 +113,9 @@ pub(super) struct Notes {
     pub(super) doubt: HashMap<Arc<str>, Gen>,
     /// Claims that ended while the store failed or was lost: it may not have heard of them.
     pub(super) untold: Vec<Untold>,
+    /// Keys that were shut through us. A store that did not hear of it or has forgotten it is told again, and they stay shut
+    /// while it is lost.
+    shut: HashMap<Key, ShutKey>,
     pub(super) failures: Failures,
     pub(super) losses: LossLog,
     /// The store is lost, or may have forgotten something: our rows are put back before anything starts.
@@ -180,6 +193,41 @@ impl Notes {
     fn begins_anew(&mut self, now: Timestamp) {
         self.emptied = Some(now);
         self.owes_offers = true;
+        self.shut.values_mut().for_each(|key| key.is_told = false);
+    }
+
+    /// Shuts the keys that are shut for us by `now`, where they are not shut for longer: all, or those that the store is
+    /// yet to be told of.
+    /// The keys that are shut through us are shut so, where they are not for longer.
+    pub(super) fn shuts(&self, now: Timestamp) -> Vec<Change> {
+        self.shuts_of(now, |_| true)
+    }
+
+    /// Of these, those that the store is yet to be told of.
+    pub(super) fn untold_shuts(&self, now: Timestamp) -> Vec<Change> {
+        self.shuts_of(now, |key| !key.is_told)
+    }
+
+    fn shuts_of(&self, now: Timestamp, which: impl Fn(&ShutKey) -> bool) -> Vec<Change> {
+        let stands = |(_, key): &(&Key, &ShutKey)| key.until > now && which(key);
+        let standing = self.shut.iter().filter(stands);
+        let each = standing.map(|(key, ShutKey { until, .. })| Change::Shut {
+            key: key.clone(),
+            until: *until,
+            at_least: true,
+        });
+        each.collect()
+    }
+
+    /// The store has these of [`Notes::untold_shuts`].
+    pub(super) fn told_shuts(&mut self, told: &[Change]) {
+        for change in told {
+            if let Change::Shut { key, until, .. } = change
+                && let Some(known) = self.shut.get_mut(key)
+            {
+                known.is_told = known.until == *until;
+            }
+        }
     }
 
     /// How often the store's data have begun anew, as it is known now.
@@ -281,8 +329,8 @@ impl Notes {
         self.own.insert(job, Row::of(claimed, place));
     }
 
-    /// A change was made.
-    pub(super) fn changed(&mut self, change: &Change) {
+    /// A change was made at this time.
+    pub(super) fn changed(&mut self, change: &Change, now: Timestamp) {
         match change {
             Change::Until {
                 job,
@@ -308,9 +356,25 @@ impl Notes {
             // It is held, and has a row no longer than until it is named.
             Change::Own { job, .. } => drop(self.end_own(job, |own| !own.is_out())),
             Change::Clear => (self.counted, self.own) = (None, HashMap::new()),
-            Change::Shut { .. } | Change::Unused { .. } => {
+            Change::Shut {
+                key,
+                until,
+                at_least,
+            } => {
+                let known = self.shut.get(key).filter(|_| *at_least);
+                let until = known.map_or(*until, |known| known.until.max(*until));
+                if self.shut.len() >= MOST_SHUT {
+                    self.shut.retain(|_, key| key.until > now);
+                }
+                if self.shut.len() < MOST_SHUT {
+                    let is_told = self.lost.is_none();
+                    self.shut.insert(key.clone(), ShutKey { until, is_told });
+                }
+            }
+            Change::Unused { key } => {
                 let counted = self.counted.iter();
                 counted.for_each(|counted| drop(counted.set_all(vec![change.clone()])));
+                self.shut.remove(key);
             }
             _ => {}
         }

@@ -617,6 +617,42 @@ async fn a_store_that_forgot_is_not_lost() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_that_was_shut_here_stays_shut_through_a_loss_and_a_wipe() {
+    let rig = rig(OnStoreError::Share);
+    let hour = Timestamp(T).plus(3_600_000_000);
+    let shut = |name: &str| Change::Shut {
+        key: Key::new(name).unwrap(),
+        until: hour,
+        at_least: true,
+    };
+    let until = async |store: &dyn Ledger, name: &str| {
+        let (key, limits) = (Key::new(name).unwrap(), Limits::default());
+        let usage = store.usage(Space::Job, &key, &limits).await.unwrap();
+        usage.and_then(|usage| usage.shut_until)
+    };
+    assert!(rig.guard.set(shut("k")).await.unwrap());
+    lose(&rig).await;
+    assert_eq!(until(&rig.guard, "k").await, Some(hour));
+    assert!(rig.guard.set(shut("meanwhile")).await.unwrap());
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert_eq!(until(&*rig.faulty, "meanwhile").await, Some(hour));
+
+    rig.faulty.set(Change::Clear).await.unwrap();
+    rig.faulty.script([Fault {
+        before: Some(StoreError::Wiped),
+        ..Fault::NONE
+    }]);
+    assert!(!starts(&rig.guard, "a").await.unwrap());
+    assert_eq!(until(&*rig.faulty, "k").await, Some(hour));
+    // What opens it is heeded.
+    let key = Key::new("k").unwrap();
+    assert!(rig.guard.set(Change::Unused { key }).await.unwrap());
+    lose(&rig).await;
+    assert_eq!(until(&rig.guard, "k").await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_store_cannot_keep_is_not_told_again() {
     let rig = rig(OnStoreError::Open);
     assert!(starts(&rig.guard, "a").await.unwrap());

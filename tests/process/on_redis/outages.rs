@@ -115,6 +115,62 @@ fn jobs_that_are_offered_outlive_a_store_that_is_emptied() {
     assert_eq!(a.metric("ojs_throttle_hold_lost_total"), 0.0);
 }
 
+/// Only the store says which sidecar has the job, and that the backend's refusal does not count.
+#[test]
+fn an_ack_through_another_sidecar_may_come_again_while_the_store_is_lost() {
+    let (backend, mut store) = (Backend::start(Lax::spec()), RedisServer::start());
+    let one = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 5\n\
+               [settle]\nretry_for = \"500ms\"\n";
+    let sidecars = [(); 2].map(|()| patient(backend.addr, "100ms", &store.url(), "", one));
+    know_each_other(&sidecars, 1.0);
+    enqueue(backend.addr, "q", json!({}));
+    let (a, b) = (&sidecars[0], &sidecars[1]);
+    let job = fetch(a.data, "q", 1, "w").jobs().remove(0);
+    store.kill();
+    let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
+    wait("both know that it is lost", || sidecars.iter().all(lost));
+    let reply = ack(b.data, &job, "w");
+    let error = &reply.json()["error"];
+    assert_eq!(
+        (reply.status, &error["code"], &error["retryable"]),
+        (503, &json!("store_unavailable"), &json!(true))
+    );
+    assert!(
+        reply.head.to_lowercase().contains("retry-after: "),
+        "{}",
+        reply.head
+    );
+    store.restart(&[]);
+    wait("both have it back", || !sidecars.iter().any(lost));
+    assert_eq!(ack(b.data, &job, "w").status, 200);
+}
+
+#[test]
+fn a_key_that_is_shut_outlives_a_store_that_is_emptied() {
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let one = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 5\n";
+    let sidecars = [(); 2].map(|()| patient(backend.addr, "100ms", &store.url(), "", one));
+    know_each_other(&sidecars, 1.0);
+    for _ in 0..2 {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    let (a, b) = (&sidecars[0], &sidecars[1]);
+    let job = fetch(a.data, "q", 1, "w").jobs().remove(0);
+    let error = json!({"code": "busy", "message": "later", "retry_after": 300});
+    let nack = json!({"job_id": job, "worker_id": "w", "error": error}).to_string();
+    assert_eq!(
+        ask(a.data, "POST", "/ojs/v1/workers/nack", &nack).status,
+        200
+    );
+    let until = || get(b.data, "/ojs/v1/rate-limits/one").json()["shut_until"].clone();
+    let told = until();
+    assert!(told.is_string(), "{told}");
+    assert_eq!(cli(store.port, &["FLUSHALL"]), "OK");
+    wait("it has forgotten", || until().is_null());
+    wait("it is told again", || until() == told);
+    assert!(fetch(b.data, "q", 1, "w").jobs().is_empty());
+}
+
 #[test]
 fn each_policy_goes_on_without_the_store_as_it_declares() {
     const MODES: [&str; 3] = ["share", "closed", "open"];
