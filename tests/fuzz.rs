@@ -10,4 +10,5 @@ mod framing;
 mod on_official;
 mod reading;
 mod rig;
+mod templates;
 mod vendors;

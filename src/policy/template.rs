@@ -431,7 +431,9 @@ fn split(
             break;
         }
         let inside = rest.strip_prefix('{').ok_or(BadTemplate::Brace)?;
-        let (name, after) = inside.split_once('}').ok_or(BadTemplate::Brace)?;
+        let place = inside.split_once('}');
+        let place = place.filter(|(name, _)| !name.contains('{'));
+        let (name, after) = place.ok_or(BadTemplate::Brace)?;
         let separated = match parts.as_slice() {
             [.., Part::Place(_), Part::Literal(between)] => between.contains(':'),
             [.., Part::Place(_)] => false,
@@ -569,6 +571,7 @@ mod tests {
         let table = [
             ("", BadTemplate::Empty),
             ("a:{queue", BadTemplate::Brace),
+            ("a:{meta.b:{queue}", BadTemplate::Brace),
             ("a}:", BadTemplate::Brace),
             ("{job}", BadTemplate::Attribute("job".into())),
             ("{meta.}", BadTemplate::Attribute("meta.".into())),

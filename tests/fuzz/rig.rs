@@ -7,6 +7,7 @@ use crate::process::http::get;
 use crate::sidecar::process::Sidecar;
 
 /// Numbers by chance: SplitMix64.
+#[derive(Clone)]
 pub struct Chance(u64);
 
 impl Chance {
