@@ -494,8 +494,9 @@ def sizes(r, table):
         medians = [statistics.median(e[name] for e in part) for part in parts]
         shown = [f"{m / 1024:.1f}" if name == "kib" else f"{m:.0f}" for m in medians]
         whole = longest[-1]["t"] - longest[0]["t"]
-        # In its first minutes a process still learns what it needs. Connections and keys come and go.
-        most = medians[1] * (GROWTH if whole >= 900 else 1.25) + {"kib": 0, "fds": 60, "keys": 150}[name]
+        # In its first minutes a process still learns what it needs. Connections and keys come and go, and those do so at once.
+        before = medians[0 if name == "fds" else 1]
+        most = before * (GROWTH if whole >= 900 else 1.25) + {"kib": 0, "fds": 60, "keys": 150}[name]
         good = medians[2] <= most
         table.line(what, " ".join(shown), good, f"thirds of {whole / 60:.1f} minutes")
     fds = [e["fds"] for e in longest]
