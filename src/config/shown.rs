@@ -1,16 +1,41 @@
 //! Everything that is set, to be shown with who said so.
 
+use std::collections::BTreeMap;
+
 use indexmap::IndexMap;
 use serde_json::{Value, json};
 
 use super::meaning::{Meaning, meaning};
 use super::settings::{self, Settings};
+use ojs_limit::fingerprint;
 use ojs_reader::{EGRESS, POLICIES, QUEUES, SETTINGS, TENANTS};
 
 impl Settings {
     /// Whether the same is said in the same lines.
     pub fn stands_as(&self, other: &Settings) -> bool {
         self.origins == other.origins
+    }
+
+    /// A fingerprint of the limits that the file sets, as `check` words them: of jobs, and of each way out. Sidecars of one
+    /// store should have the same.
+    pub fn limits_told(&self) -> BTreeMap<String, String> {
+        let mut told = BTreeMap::new();
+        let jobs = (!self.calls_only()).then(|| "jobs".to_owned());
+        told.extend(jobs.map(|jobs| (jobs, Vec::new())));
+        for Meaning { list, name, text } in meaning(self) {
+            // Where calls come in is each sidecar's own affair.
+            let (of, text) = match (list, text.split_once(" go to ")) {
+                (EGRESS, Some((_, text))) => (format!("way out {name}"), text.to_owned()),
+                _ => ("jobs".to_owned(), text),
+            };
+            let texts = told.entry(of).or_default();
+            texts.extend([list.to_owned(), name.to_owned(), text]);
+        }
+        let print = |texts: &Vec<String>| fingerprint(texts.iter().map(|text| text.as_bytes()));
+        let prints = told
+            .iter()
+            .map(|(of, texts)| (of.clone(), format!("{:x}", print(texts))));
+        prints.collect()
     }
 
     /// Everything that is set: settings with their values and defaults, and what each entry of a list means, all with

@@ -113,6 +113,9 @@ causes! {
     /// Either all jobs of the queue run, or they came to another queue.
     NO_JOBS "no jobs": "the backend has no job of queue {queue} that can be fetched"
         => "look at the queue that producers name; scheduled jobs wait for their time";
+    /// They wait there for a start, or for a worker. The backend has no others. Only their sidecars know their keys.
+    HELD_ELSEWHERE "held elsewhere": "other sidecars hold {jobs} jobs of queue {queue}"
+        => "ask those sidecars what keeps them: `ojs-throttle why --queue NAME --admin URL`";
     /// Nothing is fetched while the backend is away. The log has the reason.
     BACKEND_AWAY "backend away": "the backend does not answer: nothing can be fetched"
         => "bring it back; `ojs-throttle doctor` says what is wrong with it";
@@ -151,6 +154,10 @@ causes! {
     /// Each of them gives out the whole limit. See "More jobs run than may".
     UNSHARED "unshared": "other sidecars start jobs of the same limits, and each has a store of its own"
         => "give all of them one store.url";
+    /// Each limits by its own file what comes through it, so more may start than one of them says. In a rollout it ends by
+    /// itself. Ways out are compared where both have one of the name. The log says it as `files_differ` after a minute.
+    FILES_DIFFER "files differ": "sidecars on the same store have other limits in their files: {sidecars}"
+        => "give all of them the same file; `ojs-throttle check FILE` says what one sets";
     /// Their jobs start whatever the limits say, and take no slots. See "More jobs run than may".
     AROUND "around": "workers get jobs of queue {queues} around the sidecar, and no limit holds for them: {workers}"
         => "give these workers the sidecar's address (server.listen) in place of the backend's";
@@ -163,7 +170,7 @@ causes! {
     /// The job has started. If its worker is dead, the next line says when the slot is free.
     RUNS "runs": "the job runs: {worker} has it since {since}"
         => "nothing; if the worker is dead, the job's slots are free after its visibility timeout ({until})";
-    /// A worker got it around the sidecar, or another sidecar holds it.
+    /// A worker got it around the sidecar. Or another sidecar holds it, and the store cannot say so.
     ELSEWHERE "elsewhere": "the backend says that the job is active, and it has no slot here"
         => "give all workers of a limited queue the sidecar's address";
     /// A limit with `on_limit = "drop"`, or a full queue with `strategy = "drop_oldest"`, had no room for it.
@@ -228,6 +235,7 @@ impl Cause {
             &FILE_REFUSED,
             &UNSHARED,
             &AROUND,
+            &FILES_DIFFER,
             &UNUSED,
         ];
         starts.contains(&self.kind)

@@ -22,9 +22,8 @@ use crate::desk::outlive::to_the_end;
 use crate::desk::scope::Sight;
 use crate::desk::{Proxy, Sidecar, edges, hiding, paused};
 use crate::hold::Tally;
-use crate::inquiry::adopt::{self, LimitedBefore};
 use crate::inquiry::shape::rfc3339;
-use crate::inquiry::{calls, passing, rows, stats};
+use crate::inquiry::{adopt, calls, passing, stats};
 use crate::jobs::siblings;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
@@ -494,23 +493,12 @@ fn tallies(sidecar: &Sidecar, sight: &Sight) -> HashMap<Arc<str>, Tally> {
 }
 
 /// One job, which the backend shows as active, as what it is if a sibling holds it; `None`: none does.
-/// A limited job that runs has a row, so one without a row is held. The store is asked only about jobs that may be
-/// another's.
 async fn held_elsewhere(proxy: &Proxy, scope: u64, reply: &Reply) -> Option<Vec<u8>> {
-    let sidecar = &proxy.sidecar;
-    if reply.status != StatusCode::OK || sidecar.store.siblings() == 0 {
+    if reply.status != StatusCode::OK {
         return None;
     }
     let job = one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?;
-    let claimed = adopt::running(sidecar, scope, job, &LimitedBefore::None)?;
-    match rows::row_of(sidecar, &claimed.job).await.ok()? {
-        Some(row) if row.is_out() => return None,
-        Some(_) => {}
-        // The jobs of keys that are reserved ahead run without rows.
-        None if sidecar.store.may_miss_rows() => return None,
-        None if sidecar.store.is_reserved(&claimed.limited) => return None,
-        None => {}
-    }
+    let claimed = adopt::held_by_sibling(&proxy.sidecar, scope, job).await?;
     let job = one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?;
     let mut splice = Splice::new();
     mirror::hide(job, &mut splice);

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::job::{self, DEFAULT_VISIBILITY};
-use super::{calls, in_force, overdue, prove};
+use super::{calls, in_force, overdue, prove, rows};
 use crate::desk::adoption::{Listing, Unlearnt};
 use crate::desk::live::Live;
 use crate::desk::{Proxy, Sidecar, micros, named, settings};
@@ -325,6 +325,25 @@ async fn adopt(sidecar: &Sidecar, claimed: Claimed, until: Due) -> bool {
         sidecar.end(&claimed.job, Some(Gen::ADOPTED)).await;
     }
     true
+}
+
+/// The claim of a job that the backend shows as active, if a sibling holds it. A limited job that runs has a row, so one
+/// without a row is held. The store is asked only about jobs that may be another's.
+pub(crate) async fn held_by_sibling(
+    sidecar: &Sidecar,
+    scope: u64,
+    job: Json<'_>,
+) -> Option<Claimed> {
+    if sidecar.store.siblings() == 0 {
+        return None;
+    }
+    let claimed = running(sidecar, scope, job, &LimitedBefore::None)?;
+    let is_held = match rows::row_of(sidecar, &claimed.job).await.ok()? {
+        Some(row) => !row.is_out(),
+        // The jobs of keys that are reserved ahead run without rows.
+        None => !sidecar.store.may_miss_rows() && !sidecar.store.is_reserved(&claimed.limited),
+    };
+    is_held.then_some(claimed)
 }
 
 /// A running job as a claim, if it is limited, was not before, and is not held.

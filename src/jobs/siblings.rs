@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::sweep::files::SiblingFiles;
 use crate::desk::{Proxy, Sidecar, hiding, named, settings};
 use crate::hold::{Held, Lane, Pick};
 use crate::inquiry::calls::{self, Lookup, PAUSES, job_in};
@@ -32,7 +33,7 @@ const OFFER: Duration = Duration::from_secs(5);
 
 /// Follows what siblings tell until the sidecar is told to stop. With the memory store there are
 /// none.
-pub(super) async fn hear_siblings(proxy: &Proxy, stop: CancellationToken) {
+pub(super) async fn hear_siblings(proxy: &Proxy, files: &SiblingFiles, stop: CancellationToken) {
     let sidecar = &proxy.sidecar;
     loop {
         let wake = tokio::select! {
@@ -46,6 +47,8 @@ pub(super) async fn hear_siblings(proxy: &Proxy, stop: CancellationToken) {
                 sidecar.subqueues.hear(&queue, &subqueues);
                 sidecar.hold.arrived(&queue);
             }
+            // Of no queue: what is said of a file.
+            Wake::Moved { queue, moved } if queue.is_empty() => files.hear(&moved),
             Wake::Moved { queue, moved } => sidecar.subqueues.hear_moved(&queue, &moved),
             Wake::Offered { scope, queue } => {
                 sidecar.keeper.offered.put(Lane { scope, queue });

@@ -1,10 +1,11 @@
 //! The sweep: what must be done although nobody asks. It looks after what is due and forgets what is empty, and by it
 //! siblings see that we live. Beside it held jobs get heartbeats (`keep`) or go back to the backend (`give_back`), and
 //! the backend is asked about paused queues (`pauses`), about jobs that go around us (`around`), and whether it is there
-//! again. The sweep waits for none of them, and none of them for another. How running jobs get slots, and how long
+//! again. Siblings say which limits their files set (`files`). The sweep waits for none of them, and none of them for another. How running jobs get slots, and how long
 //! overdue ones keep theirs, is in [`crate::inquiry`].
 
 mod around;
+pub(super) mod files;
 pub(crate) mod give_back;
 pub(crate) mod keep;
 mod pace;
@@ -25,6 +26,7 @@ use crate::inquiry::{adopt, calls, news};
 use crate::store::{LedgerExt, LooksAfter, Row};
 use crate::{egress, shadow};
 
+use files::SiblingFiles;
 use pace::{EVERY, ticks};
 
 /// How often a backend that has not told what it is is asked again.
@@ -36,6 +38,7 @@ const FORGET: Duration = Duration::from_secs(600);
 
 /// Does what must be done although nobody asks, until the sidecar is told to stop.
 pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
+    let files = SiblingFiles::default();
     tokio::join!(
         // Rows that are due, what is empty.
         sweep(proxy, stop.clone()),
@@ -49,6 +52,8 @@ pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
         stop.run_until_cancelled(watch_backend(proxy)),
         // Whether limits are evaded, by other sidecars or by workers.
         stop.run_until_cancelled(around::look_for_evaded(proxy)),
+        // Whether siblings limit by another file.
+        stop.run_until_cancelled(files::compare_files(proxy, &files)),
         // Places in bounded queues, which the fleet shares.
         depth::share_depths(proxy, stop.clone()),
         // To which subqueues jobs came here.
@@ -56,7 +61,7 @@ pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
         // What entries would have done that are only tried.
         shadow::play(proxy, stop.clone()),
         // What siblings tell.
-        siblings::hear_siblings(proxy, stop.clone())
+        siblings::hear_siblings(proxy, &files, stop.clone())
     );
 }
 

@@ -37,11 +37,11 @@ use crate::desk::{Proxy, Sidecar};
 use crate::duration;
 use crate::hold::HeldGroup;
 use crate::inquiry::calls::{self, Lookup};
-use crate::inquiry::in_force;
 use crate::inquiry::job::own;
 use crate::inquiry::lookahead::FullLookahead;
 use crate::inquiry::rows;
 use crate::inquiry::shape::rfc3339;
+use crate::inquiry::{adopt, in_force};
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
 use crate::policy::subqueue::{Subqueue, split};
@@ -274,12 +274,18 @@ impl Asker<'_> {
     async fn job_at_backend(&mut self, id: &str) -> Result<Explanation, Fault> {
         let found = self.look_up(id).await?;
         let job = calls::job_in(&found).ok_or_else(Fault::internal)?;
+        let scope = self.sidecar().scopes.of(&self.parts.headers);
+        let is_held = adopt::held_by_sibling(self.sidecar(), scope, job).await;
         let [queue, kind, state, meta] = job.pick(["queue", "type", "state", "meta"]);
         let text = |value: Option<Json<'_>>, missing: &str| {
             let text = value.and_then(|value| value.text());
             text.map_or_else(|| missing.to_owned(), Cow::into_owned)
         };
-        let (filed, state) = (text(queue, "default"), text(state, "unknown"));
+        let (filed, mut state) = (text(queue, "default"), text(state, "unknown"));
+        if is_held.is_some() {
+            // As its own route shows it.
+            state = "available".to_owned();
+        }
         let split = split(&filed).filter(|(base, _)| self.sidecar().subqueues.has(base));
         let (queue, subqueue) = split.map_or((&*filed, None), |(base, nth)| (base, Some(nth)));
         let view = JobView {
@@ -588,8 +594,10 @@ impl Asker<'_> {
         all.extend(limit(found.of_held));
         all.extend(of_queue);
         let is_held = found.job.is_some() && is_behind == Some(false);
-        let no_jobs = found.queue.filter(|_| !is_held);
-        all.extend(no_jobs.and_then(|queue| find::no_jobs(self.now(), queue)));
+        if let Some(queue) = found.queue.filter(|_| !is_held) {
+            let elsewhere = self.known.elsewhere(self.sidecar(), queue).await;
+            all.extend(find::no_jobs(self.now(), queue, elsewhere));
+        }
         if all.iter().all(Cause::lets_start) {
             all.push(match self.sidecar().config().calls_only() {
                 true => Cause::new(&causes::OPEN_TO_CALLS, &[]),

@@ -33,7 +33,8 @@ pub enum Change {
         /// A bit for each subqueue.
         subqueues: Arc<[u64]>,
     },
-    /// How many jobs came to subqueues of a queue and left them: siblings are told, and nothing is kept.
+    /// How many jobs came to subqueues of a queue and left them: siblings are told, and nothing is kept. Of the empty queue:
+    /// what limits our file sets.
     Moved {
         /// The queue.
         queue: Arc<str>,

@@ -40,7 +40,7 @@ const FAILED: &str =
     r#"ojs_throttle_upstream_request_duration_seconds_count{op="fetch",code="500""#;
 const OF_SIDECAR: &[&str] = &["instance", "job"];
 
-const CASES: [Case; 23] = [
+const CASES: [Case; 24] = [
     Case {
         alert: "OjsThrottleStoreDown",
         at: "4m",
@@ -173,6 +173,18 @@ const CASES: [Case; 23] = [
         quiet: &[
             &[("ojs_throttle_unshared_sidecars", "a", "0x30")],
             &[("ojs_throttle_unshared_sidecars", "a", "1x6 0x24")],
+        ],
+    },
+    Case {
+        alert: "OjsThrottleFilesDiffer",
+        at: "11m",
+        value: "",
+        labels: &["job"],
+        fires: &[("ojs_throttle_other_files", "a", "1x30")],
+        quiet: &[
+            &[("ojs_throttle_other_files", "a", "0x30")],
+            // A rollout.
+            &[("ojs_throttle_other_files", "a", "1x8 0x22")],
         ],
     },
     Case {

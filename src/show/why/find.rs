@@ -418,10 +418,17 @@ pub(crate) fn of_all_queues(sidecar: &Sidecar, now: &Snapshot, queues: &[Arc<str
     of_each.unwrap_or_default()
 }
 
-/// The queue has no job that can be fetched, as far as the backend says; `None`: it has, or nobody knows.
-pub(super) fn no_jobs(now: &Snapshot, queue: &str) -> Option<Cause> {
-    let is_empty = now.queue(queue).is_empty();
-    is_empty.then(|| Cause::new(&causes::NO_JOBS, &[("queue", &quoted(queue))]))
+/// The queue has no job that can be fetched, as far as the backend says, beside those that siblings hold; `None`: it has,
+/// or nobody knows.
+pub(super) fn no_jobs(now: &Snapshot, queue: &str, elsewhere: u64) -> Option<Cause> {
+    let kind = match elsewhere {
+        0 => &causes::NO_JOBS,
+        _ => &causes::HELD_ELSEWHERE,
+    };
+    let known: [(&str, &dyn Display); 2] = [("queue", &quoted(queue)), ("jobs", &elsewhere)];
+    now.queue(queue)
+        .is_empty()
+        .then(|| Cause::new(kind, &known))
 }
 
 /// Whether FETCHes of the queue are looked at. Those of a queue without limits pass unread.

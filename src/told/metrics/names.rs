@@ -237,6 +237,9 @@ series! {
     /// Other sidecars that start jobs of the same limits and share no store with this one, which keeps its usage in
     /// memory. Looked for every 20 s; who is seen for a minute counts.
     gauge "ojs_throttle_unshared_sidecars" [];
+    /// Other sidecars on the same store whose files set other limits. They say so every 5 s; who is silent for 12 s does not
+    /// count.
+    gauge "ojs_throttle_other_files" [];
     /// Workers that get jobs of limited queues from the backend itself: no limit holds for those jobs. Looked for every
     /// 20 s in the backend's list of active jobs; a queue counts of which they had jobs for a minute.
     gauge "ojs_throttle_workers_around" [];

@@ -59,7 +59,7 @@ struct AllSeries {
 }
 
 /// Series without labels that are 0, and not absent, before anything has happened.
-const GAUGES_FROM_THE_START: [&str; 17] = [
+const GAUGES_FROM_THE_START: [&str; 18] = [
     "ojs_throttle_calls_out",
     "ojs_throttle_calls_waiting",
     "ojs_throttle_overrides_active",
@@ -72,6 +72,7 @@ const GAUGES_FROM_THE_START: [&str; 17] = [
     "ojs_throttle_subqueues_out_of_reach",
     "ojs_throttle_store_up",
     "ojs_throttle_siblings",
+    "ojs_throttle_other_files",
     "ojs_throttle_unshared_sidecars",
     "ojs_throttle_workers_around",
     "ojs_throttle_unmatched_policies",

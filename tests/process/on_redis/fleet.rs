@@ -4,6 +4,7 @@ use crate::harness::assert_within;
 use crate::process::hole::Hole;
 use crate::process::ledger::Ledger;
 use crate::process::prelude::*;
+use crate::servers::port;
 
 pub const TWO: &str =
     "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
@@ -370,4 +371,58 @@ fn a_rolling_restart_leaves_no_slot_behind() {
     });
     eprintln!("free after {:?}", over.elapsed());
     assert_within(over.elapsed(), Duration::from_secs(10), "");
+}
+
+/// Only its holder knows the key of a held job. A sibling says that it is held, and asks nobody to look for workers that go
+/// around.
+#[test]
+fn a_sidecar_that_holds_nothing_says_that_others_do() {
+    let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
+    let one = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 1\n";
+    let sidecars = [(); 2].map(|()| patient(backend.addr, "100ms", &store.url(), "", one));
+    know_each_other(&sidecars, 1.0);
+    let (a, b) = (&sidecars[0], &sidecars[1]);
+    let jobs = [(); 3].map(|()| enqueue(a.data, "q", json!({})));
+    assert_eq!(fetch(a.data, "q", 3, "w").jobs(), jobs[..1]);
+    let why = |question: &str| get(b.admin, &format!("/throttle/v1/why?{question}")).json();
+    wait("the sibling has heard of it", || {
+        why("queue=q")["cause"] == "held elsewhere"
+    });
+    let told = why(&format!("job={}", jobs[1]));
+    let members = ["cause", "limited_by"].map(|member| told[member].clone());
+    assert_eq!(members, ["at the backend", "concurrency"], "{told}");
+    assert_eq!(told["job"]["state"], "available", "{told}");
+}
+
+/// Each limits by its own file. While these differ both say so, and where a way out has another name or port they do not.
+#[test]
+fn sidecars_whose_files_differ_say_so_until_they_do_not() {
+    let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
+    let file = |slots: u32, port: SocketAddr| {
+        let policy = format!(
+            "[[policy]]\nname = \"p\"\nmatch = {{ queue = \"q\" }}\nconcurrency = {slots}\n"
+        );
+        let out = "upstream = \"http://127.0.0.1:9\"\nrate = { limit = 5, period = \"1s\" }";
+        let rest = format!(
+            "{policy}[[egress]]\nname = \"out\"\nlisten = \"{port}\"\n{out}\n[store]\nurl = \"{}\"\n",
+            store.url()
+        );
+        config(backend.addr, "", &rest)
+    };
+    let ports = [port::own(), port::own()];
+    let [a, b] = [2, 5].map(|slots| {
+        let (dir, command) = run_with(file(slots, ports[usize::from(slots == 5)]));
+        let path = dir.path().join("throttle.toml");
+        (Sidecar::spawn(command, dir), path)
+    });
+    let differ = |of: &Sidecar| of.metric("ojs_throttle_other_files") > 0.5;
+    wait("both say so", || differ(&a.0) && differ(&b.0));
+    let told = get(a.0.admin, "/throttle/v1/why?queue=q").json();
+    let notes = told["notes"].to_string();
+    assert!(
+        notes.contains("other limits in their files") && notes.contains("(of jobs)"),
+        "{told}"
+    );
+    std::fs::write(&b.1, file(2, ports[1])).unwrap();
+    wait("they are the same", || !differ(&a.0) && !differ(&b.0));
 }
