@@ -40,7 +40,7 @@ mod offered;
 pub(crate) mod outlive;
 pub(crate) mod paused;
 mod pollers;
-mod process;
+pub(crate) mod process;
 mod refusals;
 pub(crate) mod runs;
 pub(crate) mod scope;

@@ -90,3 +90,11 @@ impl FollowedFile {
         Timestamp(self.since.load(Ordering::Relaxed))
     }
 }
+
+/// The name of this host; `None`: it has none that can stand in a name.
+pub(crate) fn host() -> Option<String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let host = host.trim();
+    let is_usable = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
+    is_usable.then(|| host.to_owned())
+}

@@ -18,6 +18,7 @@ use super::storage;
 use super::surroundings::{Env, Stop};
 use crate::admin::Admin;
 use crate::config::{self, BaseUrl, Settings};
+use crate::desk::process::host;
 use crate::desk::{BackendFacts, Proxy, ProxySettings, Sidecar};
 use crate::egress::Egress;
 use crate::inquiry::adopt;
@@ -576,10 +577,7 @@ fn egress_bounds(settings: &Settings) -> upstream::CallBounds {
 /// A worker id that stays over restarts: jobs that ran under it before one are settled under it afterwards. `None`: the
 /// host has no name.
 fn stable_worker_id(port: u16) -> Option<String> {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    let host = host.trim();
-    let is_usable = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
-    is_usable.then(|| format!("{}{host}-{port}", crate::store::NAMES))
+    host().map(|host| format!("{}{host}-{port}", crate::store::NAMES))
 }
 
 #[cfg(test)]

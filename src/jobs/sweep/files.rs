@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use crate::desk::causes::{self, Cause};
+use crate::desk::process::host;
 use crate::desk::{Proxy, Sidecar};
 use crate::store::{Change, LedgerExt};
 
@@ -100,8 +101,12 @@ pub(super) async fn compare_files(proxy: &Proxy, files: &SiblingFiles) {
 
 /// Nothing is kept of it: who does not hear it hears the next one.
 async fn tell(sidecar: &Sidecar, own: &BTreeMap<String, String>) {
+    let id = &sidecar.fetching.worker_id;
     let said = FileLimits {
-        by: Box::from(&*sidecar.fetching.worker_id),
+        by: match host().filter(|host| !id.contains(host.as_str())) {
+            Some(host) => format!("{id} on {host}").into(),
+            None => Box::from(&**id),
+        },
         limits: own.clone(),
     };
     // Texts always become JSON.
