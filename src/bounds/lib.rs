@@ -41,6 +41,4 @@ pub use fleet_depth::{GrantedPlaces, WantedPlaces};
 pub use look::{Awaited, Fleet, MissingStats, StatsAnswer};
 pub use seen::{Away, Dropped, EnqueueOutcome, Mark, NewJob, TakenTo};
 pub use state::{Come, Pressure, TakenPlaces};
-pub use want::{
-    BoundGroup, BoundMet, BoundUnit, BoundUsage, Crossed, Edge, Full, Level, Now, Want,
-};
+pub use want::{BoundGroup, BoundMet, BoundUsage, Crossed, Edge, Full, Level, Now, Want};

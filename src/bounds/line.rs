@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::want::{BoundGroup, BoundUnit, Want};
+use super::want::{BoundGroup, BoundMet, Want};
 
 /// The enqueues that wait, in the order in which they came.
 #[derive(Debug)]
@@ -54,11 +54,11 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// How much, in this unit.
-    pub(super) fn amount(&self, unit: BoundUnit) -> u64 {
-        match unit {
-            BoundUnit::Jobs => self.jobs,
-            BoundUnit::Bytes => self.bytes,
+    /// How much of this bound.
+    pub(super) fn amount(&self, bound: BoundMet) -> u64 {
+        match bound {
+            BoundMet::Bytes => self.bytes,
+            _ => self.jobs,
         }
     }
 }

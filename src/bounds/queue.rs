@@ -17,7 +17,7 @@ use super::groups::GroupCounts;
 use super::hidden::LaterJobs;
 use super::known::KnownJobs;
 use super::sizes::Bytes;
-use super::want::{BoundUnit, BoundUsage, Crossed, Edge, Level, Now};
+use super::want::{BoundMet, BoundUsage, Crossed, Edge, Level, Now};
 use ojs_limit::{Rate, Timestamp, Window};
 
 /// How long a queue is remembered that nobody uses and in which nothing waits.
@@ -78,12 +78,12 @@ impl BoundedQueue {
         let of_depth = bounds.max_depth.map(|bound| BoundUsage {
             used: self.depth(held),
             bound,
-            unit: BoundUnit::Jobs,
+            met: BoundMet::Depth,
         });
         let of_bytes = bounds.max_bytes.map(|bound| BoundUsage {
             used: self.bytes(held),
             bound,
-            unit: BoundUnit::Bytes,
+            met: BoundMet::Bytes,
         });
         of_depth.into_iter().chain(of_bytes)
     }

@@ -11,7 +11,7 @@ use crate::estimate::{HeldCount, NEAR};
 use crate::groups::FullGroup;
 use crate::line::Before;
 use crate::seen::Away;
-use crate::want::{BoundMet, BoundUnit, BoundUsage, Full, Now, Want};
+use crate::want::{BoundMet, BoundUsage, Full, Now, Want};
 
 /// What an enqueue asks of one queue.
 #[derive(Debug)]
@@ -123,13 +123,11 @@ impl BoundedQueue {
 
     /// Whether a bound that is only tried would refuse an enqueue that fits. Nobody waits until the depth is known.
     pub(crate) fn would_refuse(&mut self, want: &Want, held: impl Fn() -> HeldCount) -> bool {
-        match want.tried.as_deref().filter(|_| self.estimate.is_known()) {
-            Some(tried) => {
-                let mut usages = self.usages(tried, held());
-                usages.any(|usage| !usage.fits(want.amount(usage.unit)))
-            }
-            None => false,
-        }
+        let tried = want.tried.as_deref().filter(|_| self.estimate.is_known());
+        tried.is_some_and(|tried| {
+            let mut usages = self.usages(tried, held());
+            usages.any(|usage| !usage.fits(want.amount(usage.met)))
+        })
     }
 
     /// The part of its nearest bound that is left after an enqueue that fits; of one that is only tried, where no other
@@ -140,7 +138,7 @@ impl BoundedQueue {
         let bounds = tried.unwrap_or(&ask.want.bounds);
         let parts = self
             .usages(bounds, ask.held)
-            .map(|usage| usage.part_left(ask.want.amount(usage.unit)));
+            .map(|usage| usage.part_left(ask.want.amount(usage.met)));
         let least = parts.fold(f64::INFINITY, f64::min);
         (least >= 0.0).then_some(least)
     }
@@ -160,18 +158,15 @@ impl BoundedQueue {
         let want = ask.want;
         // Nobody waits for what makes room for itself.
         let before = ask.before.filter(|_| !self.may_drop(want));
-        let ahead = |unit| before.map_or(0, |before| before.amount(unit));
+        let ahead = |bound| before.map_or(0, |before| before.amount(bound));
         let usages = self.usages(&want.bounds, ask.held);
-        let met = usages.filter(|usage| !usage.fits(ahead(usage.unit) + want.amount(usage.unit)));
-        let met = met.min_by_key(|usage| want.amount(usage.unit) <= usage.bound)?;
+        let full = usages.filter(|usage| !usage.fits(ahead(usage.met) + want.amount(usage.met)));
+        let full = full.min_by_key(|usage| want.amount(usage.met) <= usage.bound)?;
         Some(Full {
-            met: match met.unit {
-                BoundUnit::Jobs => BoundMet::Depth,
-                BoundUnit::Bytes => BoundMet::Bytes,
-            },
-            depth: met.used,
-            bound: met.bound,
-            wanted: want.amount(met.unit),
+            met: full.met,
+            depth: full.used,
+            bound: full.bound,
+            wanted: want.amount(full.met),
             ..self.common_full(ask)
         })
     }
@@ -224,7 +219,7 @@ impl BoundedQueue {
     fn as_jobs(&mut self, ask: &QueueAsk<'_>, much: impl Fn(BoundUsage, u64) -> u64) -> u64 {
         let usages = self.usages(&ask.want.bounds, ask.held);
         let each = usages.map(|usage| {
-            let much = much(usage, ask.want.amount(usage.unit));
+            let much = much(usage, ask.want.amount(usage.met));
             much.div_ceil(self.size_of_one(usage, ask.held))
         });
         each.max().unwrap_or(0)
@@ -232,9 +227,9 @@ impl BoundedQueue {
 
     /// How much of a bound one job uses on average.
     fn size_of_one(&self, usage: BoundUsage, held: HeldCount) -> u64 {
-        match usage.unit {
-            BoundUnit::Jobs => 1,
-            BoundUnit::Bytes => (usage.used / self.depth(held).max(1)).max(1),
+        match usage.met {
+            BoundMet::Bytes => (usage.used / self.depth(held).max(1)).max(1),
+            _ => 1,
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::bounds::{BoundMet, BoundUnit, Level, OverflowStrategy};
+use crate::bounds::{BoundMet, Level, OverflowStrategy};
 use crate::desk::Sidecar;
 use crate::desk::causes::{self, Cause, named, quoted};
 use crate::desk::snapshot::Snapshot;
@@ -337,8 +337,8 @@ fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
         OverflowStrategy::DropOldest => "its oldest jobs are discarded for new ones",
     };
     let given = pressure.set_over_http(queue).unwrap_or_default();
-    let of_http = match level.most.map(|most| most.unit) {
-        Some(BoundUnit::Bytes) => given.max_bytes,
+    let of_http = match level.most.map(|most| most.met) {
+        Some(BoundMet::Bytes) => given.max_bytes,
         _ => given.max_depth,
     };
     let (set, larger) = by_http(of_http, &format!("_queue:{queue}"));
