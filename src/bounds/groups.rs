@@ -53,15 +53,9 @@ impl GroupCounts {
     /// Counts one more job in this queue.
     pub(super) fn add(&self, group: &BoundGroup, queue: &Arc<str>) {
         let mut all = self.0.lock();
-        let of_group = match all.get_mut(group) {
-            Some(of_group) => of_group,
-            None => all.entry(group.clone()).or_default(),
-        };
+        let of_group = all.entry(group.clone()).or_default();
         of_group.jobs += 1;
-        match of_group.queues.get_mut(queue) {
-            Some(jobs) => *jobs += 1,
-            None => _ = of_group.queues.insert(Arc::clone(queue), 1),
-        }
+        *of_group.queues.entry(Arc::clone(queue)).or_default() += 1;
     }
 
     /// Takes a job in this queue off.
