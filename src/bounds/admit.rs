@@ -13,7 +13,7 @@ use super::line::WantedAhead;
 use super::look::Awaited;
 use super::queue::BoundedQueue;
 use super::queue::answer::{QueueAnswer, QueueAsk};
-use super::seen::Away;
+use super::seen::{Away, EnqueueOutcome};
 use super::state::{BoundedQueues, Come, Pressure, PressureState, TakenPlaces};
 use super::want::{Full, Now, Want};
 
@@ -152,7 +152,7 @@ impl Pressure {
             pressure: Arc::clone(self),
             wants,
             now,
-            sent: false,
+            if_dropped: EnqueueOutcome::Refused,
             look_soon,
             would_refuse,
             has_waited: false,

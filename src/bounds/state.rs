@@ -17,7 +17,7 @@ use super::groups::GroupCounts;
 use super::hidden::{LaterState, TellsState};
 use super::line::BlockedLine;
 use super::queue::BoundedQueue;
-use super::seen::{Mark, TakenTo};
+use super::seen::{EnqueueOutcome, Mark, TakenTo};
 use super::want::{Level, Now, Want};
 use ojs_limit::Timestamp;
 
@@ -70,7 +70,8 @@ pub struct TakenPlaces {
     pub(super) pressure: Arc<Pressure>,
     pub(super) wants: Vec<Want>,
     pub(super) now: Now,
-    pub(super) sent: bool,
+    /// What becomes of the enqueue as far as is known when this goes before it is settled.
+    pub(super) if_dropped: EnqueueOutcome,
     /// Queues that the caller should look at soon.
     pub look_soon: Vec<Arc<str>>,
     /// Queues of which a bound that is only tried would have refused the enqueue.
