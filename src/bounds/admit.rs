@@ -92,7 +92,8 @@ impl Pressure {
         now: Now,
     ) -> Admission {
         state.forget_idle(now.at);
-        let ahead = state.line.ahead();
+        let mut ahead = WantedAhead::default();
+        (state.line.values()).for_each(|waiter| ahead.add(&waiter.wants));
         self.admit_beside(state, wants, now, &ahead, WhoAsks::New)
     }
 
@@ -244,15 +245,15 @@ impl Pressure {
     /// Gives places to those who stand in line, in their order. Nobody passes one who waits for the same queue,
     /// unless it has room for both.
     pub(super) fn serve(self: &Arc<Self>, state: &mut PressureState, now: Now) {
-        if state.line.len() == 0 {
+        if state.line.is_empty() {
             return;
         }
         // Queues that have no room even for one who stays, and what all of those want.
         let (mut shut, mut ahead) = (HashSet::<Arc<str>>::new(), WantedAhead::default());
         let mut line = std::mem::take(&mut state.line);
-        line.retain(|waiter| {
+        line.retain(|_, waiter| {
             let names = || waiter.wants.iter().map(|want| Arc::clone(&want.queue));
-            if !waiter.hears() || names().any(|name| shut.contains(&name)) {
+            if waiter.tell.is_none() || names().any(|name| shut.contains(&name)) {
                 ahead.add(&waiter.wants);
                 return true;
             }

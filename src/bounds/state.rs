@@ -1,21 +1,20 @@
 //! The bounded queues of one sidecar, under one lock, and places that were taken in them. The other files of this room
 //! each do one thing with them.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, BoundsTable, FileBounds, Given, UNBOUNDED};
 use super::estimate::HeldCount;
 use super::groups::GroupCounts;
 use super::hidden::{LaterState, TellsState};
-use super::line::BlockedLine;
 use super::queue::BoundedQueue;
 use super::seen::{EnqueueOutcome, Mark, TakenTo};
 use super::want::{Level, Now, Want};
@@ -48,7 +47,9 @@ pub struct Pressure {
 #[derive(Default, Debug)]
 pub(super) struct PressureState {
     pub(super) queues: BoundedQueues,
-    pub(super) line: BlockedLine<Come>,
+    /// The enqueues that wait for room, in the order in which they came.
+    pub(super) line: BTreeMap<u64, BlockedEnqueue>,
+    pub(super) last_in_line: u64,
     /// Queues for which the store is to be asked for places.
     pub(super) wanted: Vec<Arc<str>>,
     /// Queues of which the store is to be told something.
@@ -87,6 +88,23 @@ pub enum Come {
     Places(TakenPlaces),
     /// It must drop a job of this queue first, and then [stand on](super::PlaceInLine::stand_on).
     Drop(Arc<str>),
+}
+
+/// An enqueue that waits.
+#[derive(Debug)]
+pub(super) struct BlockedEnqueue {
+    pub(super) wants: Vec<Want>,
+    /// How it is told; `None` while it drops a job.
+    pub(super) tell: Option<oneshot::Sender<Come>>,
+}
+
+impl BlockedEnqueue {
+    /// Tells it. Whoever hangs up leaves the line first, so it is always heard.
+    pub(super) fn tell(&mut self, news: Come) {
+        if let Some(tell) = self.tell.take() {
+            let _heard = tell.send(news);
+        }
+    }
 }
 
 impl Pressure {
