@@ -33,7 +33,9 @@ mod want;
 
 pub use admit::Admission;
 pub use blocked::PlaceInLine;
-pub use bounds::{Bounds, DEFAULT_TENANT, FileBounds, Given, OverflowStrategy, PerKey};
+pub use bounds::{
+    Bounds, BoundsTable, DEFAULT_TENANT, FileBounds, Given, OverflowStrategy, PerKey,
+};
 pub use drops::Dropping;
 pub use edge::{LastRefusal, TellRefusal};
 pub use estimate::{Counts, HeldCount, LookFound};

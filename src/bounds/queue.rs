@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, UNBOUNDED};
+use super::bounds::Bounds;
 use super::drain::Drain;
 use super::edge::{LastRefusal, QueueEdges};
 use super::estimate::{Estimate, HeldCount, LookState};
@@ -90,14 +90,10 @@ impl BoundedQueue {
 
     fn window(&mut self, rate: &Rate) -> &mut Window {
         let period = rate.period.get();
-        if self
-            .window
-            .as_ref()
-            .is_some_and(|window| window.period() != period)
-        {
-            self.window = None;
-        }
-        self.window.get_or_insert_with(|| Window::new(period))
+        let window = self.window.take();
+        let window = window.filter(|window| window.period() == period);
+        self.window
+            .insert(window.unwrap_or_else(|| Window::new(period)))
     }
 
     /// The depth by what this sidecar knows, or by the fleet's number where that is higher.
@@ -140,7 +136,7 @@ impl BoundedQueue {
     ) -> Option<Level> {
         let last = self.edges.is_above().then(|| self.level(held()));
         self.bounds = Arc::clone(bounds);
-        if **bounds == UNBOUNDED {
+        if **bounds == Bounds::none() {
             // What comes from now on is not seen.
             self.estimate.doubt_all();
             self.used = now;

@@ -6,12 +6,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, BoundsTable, FileBounds, Given, UNBOUNDED};
+use super::bounds::{Bounds, BoundsTable, FileBounds, Given};
 use super::estimate::HeldCount;
 use super::groups::GroupCounts;
 use super::hidden::{LaterState, TellsState};
@@ -171,11 +171,8 @@ impl Pressure {
     /// How many queues are at their warning threshold or beyond.
     pub fn near_bound(&self) -> usize {
         let state = self.state.lock();
-        state
-            .queues
-            .values()
-            .filter(|queue| queue.edges.is_above())
-            .count()
+        let queues = state.queues.values();
+        queues.filter(|queue| queue.edges.is_above()).count()
     }
 
     /// The queues of which something is known.
@@ -211,36 +208,17 @@ impl Pressure {
         self.table.load().of(queue).cloned()
     }
 
-    /// What is only tried of a queue's bounds.
-    pub fn tried(&self, queue: &str) -> Option<Bounds> {
-        self.table.load().tried(queue)
-    }
-
-    /// The bounds of a queue as the file and HTTP give them.
-    pub fn given(&self, queue: &str) -> Option<Given> {
-        self.table.load().given(queue)
-    }
-
-    /// What was set over HTTP of a queue's bounds.
-    pub fn set_over_http(&self, queue: &str) -> Option<Given> {
-        self.table.load().set_for(queue).cloned()
-    }
-
-    /// What was set over HTTP of a tenant's bound.
-    pub fn tenant_over_http(&self, tenant: &str) -> Option<u64> {
-        self.table.load().tenant_set_for(tenant)
-    }
-
-    /// For which queues and tenants something else was set over HTTP than the file says, as keys of the admin port;
-    /// where another file stood `before`, only those of which it said something else.
-    pub fn in_place_of_file(&self, before: Option<&FileBounds>) -> BTreeSet<String> {
-        self.table.load().in_place_of_file(before)
+    /// The bounds of all queues and tenants, and where each comes from.
+    pub fn table(&self) -> Guard<Arc<BoundsTable>> {
+        self.table.load()
     }
 
     /// Takes over the bounds of another file. Returns where the queues stand that were near their bounds.
     #[must_use]
     pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) -> Vec<(Arc<str>, Level)> {
-        self.bound_again(now, |table| table.with_file(file))
+        let change =
+            |table: &BoundsTable| BoundsTable::new(file, table.set.clone(), table.tenants.clone());
+        self.bound_again(now, change)
     }
 
     /// Replaces all bounds that were set over HTTP. Returns where the queues stand that were near their bounds.
@@ -251,7 +229,9 @@ impl Pressure {
         tenants: HashMap<Arc<str>, u64>,
         now: Now,
     ) -> Vec<(Arc<str>, Level)> {
-        self.bound_again(now, |table| table.with_set(queues, tenants))
+        self.bound_again(now, |table| {
+            BoundsTable::new(Arc::clone(&table.file), queues, tenants)
+        })
     }
 
     /// Whether queues may have got bounds since this was last asked: those in which jobs wait are to be looked at.
@@ -273,7 +253,7 @@ impl Pressure {
             Some(names) => names,
             None => state.queues.keys().cloned().collect(),
         };
-        let none = Arc::new(UNBOUNDED);
+        let none = Arc::new(Bounds::none());
         let each = names.into_iter().filter_map(|name| {
             let queue = state.queues.get_mut(&name)?;
             let held = || (self.held)(&name);
@@ -286,11 +266,6 @@ impl Pressure {
         let levels = each.collect();
         self.serve(&mut state, now);
         levels
-    }
-
-    /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: the tenant has no bound.
-    pub fn tenant(&self, tenant: &str) -> Option<u64> {
-        self.table.load().tenant(tenant)
     }
 
     /// What is wanted of queues that are bounded still: what bounds them may have changed since it was wanted.

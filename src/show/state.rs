@@ -410,7 +410,7 @@ impl Shared {
             held: here.held,
             depth: here.level.as_ref().map(|level| level.depth),
             max_depth: here.level.as_ref().and_then(|level| level.max_depth),
-            bounds_over_http: (sidecar.admit.pressure.set_over_http(queue))
+            bounds_over_http: (sidecar.admit.pressure.table().set_for(queue))
                 .and_then(|set| RawValue::from_string(set.to_json()).ok()),
             pressure: here.level.as_ref().map(Level::pressure),
             refused: sidecar.metrics.activity().rejected_lately(queue),

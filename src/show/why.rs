@@ -689,7 +689,7 @@ impl Asker<'_> {
     async fn queue_facts(&self, name: &str, found: &[Cause]) -> Value {
         let here = self.now().queue(name);
         let level = here.level.as_ref();
-        let set = self.sidecar().admit.pressure.set_over_http(name);
+        let set = self.sidecar().admit.pressure.table().set_for(name).cloned();
         json!({
             "name": name,
             "paused": found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED),

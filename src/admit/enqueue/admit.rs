@@ -200,7 +200,7 @@ fn nothing_yet(sidecar: &Sidecar, queue: &str) -> Option<Want> {
     let drops = bounds.strategy == OverflowStrategy::DropOldest;
     Some(Want {
         paused: drops && sidecar.fetching.paused.has(queue),
-        tried: sidecar.admit.pressure.tried(queue).map(Box::new),
+        tried: sidecar.admit.pressure.table().tried(queue).map(Box::new),
         ..Want::nothing(queue, bounds)
     })
 }

@@ -140,13 +140,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::bounds::UNBOUNDED;
+    use crate::bounds::Bounds;
     use crate::{Counts, HeldCount};
 
     #[test]
     fn a_dropped_job_is_taken_away_once() {
         let now = Instant::now();
-        let mut queue = BoundedQueue::new(&"q".into(), Arc::new(UNBOUNDED), &Arc::default(), now);
+        let mut queue =
+            BoundedQueue::new(&"q".into(), Arc::new(Bounds::none()), &Arc::default(), now);
         let counts = Counts {
             available: 10,
             ..Counts::default()

@@ -336,7 +336,7 @@ fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
         OverflowStrategy::DropOldest if sidecar.fetching.paused.has(queue) => "producers get 429",
         OverflowStrategy::DropOldest => "its oldest jobs are discarded for new ones",
     };
-    let given = pressure.set_over_http(queue).unwrap_or_default();
+    let given = pressure.table().set_for(queue).cloned().unwrap_or_default();
     let of_http = match level.most.map(|most| most.met) {
         Some(BoundMet::Bytes) => given.max_bytes,
         _ => given.max_depth,
@@ -361,11 +361,11 @@ fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
 fn refused_lately(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
     let (pressure, now) = (&sidecar.admit.pressure, Instant::now());
     let last = pressure.last_refusal(queue, now)?;
-    let given = pressure.set_over_http(queue).unwrap_or_default();
+    let given = pressure.table().set_for(queue).cloned().unwrap_or_default();
     let key = format!("_queue:{queue}");
     let ((set, larger), first) = match (last.met, &last.key) {
         (BoundMet::Tenant, Some(tenant)) => {
-            let set = pressure.tenant_over_http(tenant);
+            let set = pressure.table().tenant_set_for(tenant);
             (
                 by_http(set, &format!("_tenant:{tenant}")),
                 "start more workers",
