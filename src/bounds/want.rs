@@ -174,7 +174,7 @@ pub struct BoundUsage {
     pub used: u64,
     /// The bound.
     pub bound: u64,
-    /// Which of the bounds of a queue: `Depth` or `Bytes`.
+    /// Which bound it is.
     pub met: BoundMet,
 }
 

@@ -148,7 +148,10 @@ impl BoundedQueue {
     fn full(&mut self, ask: &QueueAsk<'_>) -> Option<Full> {
         match (self.full_of_queue(ask), ask.group) {
             (Some(never), _) if !never.may_ever_fit() => Some(never),
-            (_, Some(group)) => Some(self.full_of_group(group, ask)),
+            (_, Some(group)) => Some(Full {
+                key: Some(Arc::clone(&group.group.name)),
+                ..self.full_by(group.usage, group.wanted, ask)
+            }),
             (full, None) => full,
         }
     }
@@ -162,40 +165,19 @@ impl BoundedQueue {
         let usages = self.usages(&want.bounds, ask.held);
         let full = usages.filter(|usage| !usage.fits(ahead(usage.met) + want.amount(usage.met)));
         let full = full.min_by_key(|usage| want.amount(usage.met) <= usage.bound)?;
-        Some(Full {
-            met: full.met,
-            depth: full.used,
-            bound: full.bound,
-            wanted: want.amount(full.met),
-            ..self.common_full(ask)
-        })
+        Some(self.full_by(full, want.amount(full.met), ask))
     }
 
-    /// The answer if too many jobs of a group would wait.
-    fn full_of_group(&mut self, full: &FullGroup, ask: &QueueAsk<'_>) -> Full {
-        Full {
-            met: match full.group.queue {
-                Some(_) => BoundMet::Key,
-                None => BoundMet::Tenant,
-            },
-            depth: full.waiting,
-            bound: full.most,
-            wanted: full.wanted,
-            key: Some(Arc::clone(&full.group.name)),
-            ..self.common_full(ask)
-        }
-    }
-
-    /// What is the same whatever bound is met.
-    fn common_full(&mut self, ask: &QueueAsk<'_>) -> Full {
+    /// The answer where the enqueue meets this bound, of which it wants so much.
+    fn full_by(&mut self, usage: BoundUsage, wanted: u64, ask: &QueueAsk<'_>) -> Full {
         let places = self.jobs_over(ask).max(1);
         Full {
             queue: Arc::clone(&ask.want.queue),
-            met: BoundMet::Depth,
-            depth: 0,
-            bound: 0,
+            met: usage.met,
+            depth: usage.used,
+            bound: usage.bound,
             period: None,
-            wanted: 0,
+            wanted,
             strategy: self.bounds.strategy,
             after: self.drain.time_for(places, ask.now.at),
             drain: self.drain.rate(ask.now.at),
@@ -205,31 +187,26 @@ impl BoundedQueue {
 
     /// How many jobs must leave so that the enqueue fits.
     fn jobs_over(&mut self, ask: &QueueAsk<'_>) -> u64 {
-        self.as_jobs(ask, |usage, wanted| {
-            (usage.used + wanted).saturating_sub(usage.bound)
-        })
+        let usages = self.usages(&ask.want.bounds, ask.held);
+        let over = usages.map(|usage| {
+            let over = (usage.used + ask.want.amount(usage.met)).saturating_sub(usage.bound);
+            self.as_jobs(over, usage, ask.held)
+        });
+        over.max().unwrap_or(0)
     }
 
     /// As how many jobs of its queue the enqueue counts.
     fn jobs_brought(&mut self, ask: &QueueAsk<'_>) -> u64 {
-        self.as_jobs(ask, |_, wanted| wanted).max(ask.want.jobs)
-    }
-
-    /// How many jobs are so much of each bound, of which the enqueue wants some.
-    fn as_jobs(&mut self, ask: &QueueAsk<'_>, much: impl Fn(BoundUsage, u64) -> u64) -> u64 {
         let usages = self.usages(&ask.want.bounds, ask.held);
-        let each = usages.map(|usage| {
-            let much = much(usage, ask.want.amount(usage.met));
-            much.div_ceil(self.size_of_one(usage, ask.held))
-        });
-        each.max().unwrap_or(0)
+        let each = usages.map(|usage| self.as_jobs(ask.want.amount(usage.met), usage, ask.held));
+        each.max().unwrap_or(0).max(ask.want.jobs)
     }
 
-    /// How much of a bound one job uses on average.
-    fn size_of_one(&self, usage: BoundUsage, held: HeldCount) -> u64 {
+    /// How many jobs are so much of a bound, each as long as the others on average.
+    fn as_jobs(&self, much: u64, usage: BoundUsage, held: HeldCount) -> u64 {
         match usage.met {
-            BoundMet::Bytes => (usage.used / self.depth(held).max(1)).max(1),
-            _ => 1,
+            BoundMet::Bytes => much.div_ceil((usage.used / self.depth(held).max(1)).max(1)),
+            _ => much,
         }
     }
 
@@ -271,16 +248,17 @@ impl BoundedQueue {
             (false, Some(last)) => window.leaves(last, now.stamp),
             (false, None) => Some(now.stamp.plus(rate.period.get())),
         };
-        Some(Full {
-            met: BoundMet::Rate,
-            depth: u64::from(count),
+        let usage = BoundUsage {
+            used: u64::from(count),
             bound: u64::from(limit),
+            met: BoundMet::Rate,
+        };
+        Some(Full {
             period: Some(Duration::from_micros(rate.period.get())),
-            wanted: want.jobs,
             strategy: OverflowStrategy::Reject,
             after: opens.map(|at| Duration::from_micros(at.since(now.stamp))),
             drain: None,
-            ..self.common_full(ask)
+            ..self.full_by(usage, want.jobs, ask)
         })
     }
 
