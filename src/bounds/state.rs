@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::bounds::{Bounds, BoundsTable, FileBounds, Given};
 use super::estimate::HeldCount;
 use super::groups::GroupCounts;
-use super::hidden::{LaterState, TellsState};
+use super::hidden::TellsState;
 use super::queue::BoundedQueue;
 use super::seen::{EnqueueOutcome, Mark, TakenTo};
 use super::want::{Level, Now, Want};
@@ -331,7 +331,7 @@ impl Pressure {
         let mark = self.mark();
         self.with(name, |queue| {
             queue.estimate.came(1, mark);
-            queue.later.add(job, LaterState::Retryable, due);
+            queue.later.add_retryable(job, due);
         });
     }
 

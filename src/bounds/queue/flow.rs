@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::BoundedQueue;
 use crate::drain::Drain;
 use crate::estimate::LookFound;
-use crate::hidden::LaterState;
 use crate::seen::{Dropped, Mark, NewJob, TakenTo};
 use crate::want::{Now, Want};
 use ojs_limit::Timestamp;
@@ -35,7 +34,7 @@ impl BoundedQueue {
         self.members.stored(want, jobs.iter().map(|job| &*job.id));
         for job in jobs {
             if let Some(due) = job.due {
-                self.later.add(&job.id, LaterState::Scheduled, due);
+                self.later.add_scheduled(&job.id, due);
             }
         }
         self.estimate.stored(want.jobs, mark);
