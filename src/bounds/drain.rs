@@ -63,9 +63,8 @@ impl Drain {
         let gone = now.saturating_duration_since(*last).as_secs_f64();
         // Some of the time since the last departure has passed already, but never all of it.
         let credit = gone.min(1.0 / rate);
-        Some(Duration::from_secs_f64(
-            (places as f64 / rate - credit).clamp(0.0, 1e6),
-        ))
+        let time = places as f64 / rate - credit;
+        Some(Duration::from_secs_f64(time.clamp(0.0, 1e6)))
     }
 }
 
