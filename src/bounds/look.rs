@@ -90,7 +90,7 @@ impl Pressure {
         };
         let mut state = self.state.lock();
         let kept = (state.queues.entry(Arc::from(queue)))
-            .or_insert_with_key(|name| self.queue(name, bounds, now));
+            .or_insert_with_key(|name| BoundedQueue::new(name, &bounds, &self.groups, now));
         !kept.estimate.is_known() && kept.estimate.begin()
     }
 

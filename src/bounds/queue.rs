@@ -48,11 +48,11 @@ impl BoundedQueue {
     /// One of which nothing is known yet.
     pub(super) fn new(
         name: &Arc<str>,
-        bounds: Arc<Bounds>,
+        bounds: &Arc<Bounds>,
         groups: &Arc<GroupCounts>,
         now: Instant,
-    ) -> BoundedQueue {
-        BoundedQueue {
+    ) -> Box<BoundedQueue> {
+        Box::new(BoundedQueue {
             estimate: Estimate::default(),
             fleet: FleetDepth::default(),
             drain: Drain::default(),
@@ -64,9 +64,9 @@ impl BoundedQueue {
             later: LaterJobs::default(),
             undroppable: None,
             looks: LookState::default(),
-            bounds,
+            bounds: Arc::clone(bounds),
             used: now,
-        }
+        })
     }
 
     /// How much of each of these bounds is used by what waits.
@@ -156,6 +156,11 @@ impl BoundedQueue {
     /// Whether it is near its bound and should be looked at, although nobody asks.
     pub(super) fn is_pressed(&self, now: Instant) -> bool {
         self.edges.is_above() && self.estimate.is_old(self.used, now)
+    }
+
+    /// The last enqueue that met a bound of a part of its jobs, if that was lately.
+    pub(super) fn last_refusal(&self, now: Instant) -> Option<&LastRefusal> {
+        self.refusal.as_ref().filter(|last| last.is_recent(now))
     }
 
     /// Keeps everybody out until [`BoundedQueue::open`].

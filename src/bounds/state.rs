@@ -179,10 +179,8 @@ impl Pressure {
     pub fn names(&self) -> Vec<Arc<str>> {
         let state = self.state.lock();
         let table = self.table.load();
-        let is_known =
-            |name: &str, queue: &BoundedQueue| queue.estimate.is_known() && table.measures(name);
         let known = state.queues.iter();
-        let known = known.filter(|(name, queue)| is_known(name, queue));
+        let known = known.filter(|(name, queue)| queue.estimate.is_known() && table.measures(name));
         known.map(|(name, _)| Arc::clone(name)).collect()
     }
 

@@ -146,7 +146,7 @@ mod tests {
     fn a_dropped_job_is_taken_away_once() {
         let now = Instant::now();
         let mut queue =
-            BoundedQueue::new(&"q".into(), Arc::new(Bounds::none()), &Arc::default(), now);
+            BoundedQueue::new(&"q".into(), &Arc::new(Bounds::none()), &Arc::default(), now);
         let counts = Counts {
             available: 10,
             ..Counts::default()
