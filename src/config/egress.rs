@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::budget::{Budget, budgets};
 use super::costs::fair_calls;
-use super::entries::{on_store_error, valid_name};
+use super::entries::{must_have, on_store_error, valid_name};
 use super::feedback::feedback;
 use super::hosts::{Hosts, hosts, warn_of_one_key};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
@@ -192,7 +192,7 @@ fn entry(
     policies: (&[Policy], &[Policy]),
     declared: &mut Declared,
 ) -> Option<EgressSettings> {
-    must_have(table);
+    must_have_all(table);
     let (name, valid) = valid_name(table);
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let listen = address(table, "listen", nowhere);
@@ -311,20 +311,12 @@ fn one_budget_a_name(
 }
 
 /// Reports what is missing of that which each entry has.
-fn must_have(table: &mut TomlTable<'_>) {
-    let needed = [
-        ("name", "name = \"stripe\""),
-        ("listen", "listen = \"127.0.0.1:8082\""),
-        (
-            "upstream",
-            "upstream = \"https://api.stripe.com\", or hosts",
-        ),
-    ];
-    for (name, example) in needed {
-        let has_hosts = name == "upstream" && table.has("hosts");
-        if !has_hosts && !table.has(name) {
-            Fields::missing(table, name, example);
-        }
+fn must_have_all(table: &mut TomlTable<'_>) {
+    must_have(table, "name", "name = \"stripe\"");
+    must_have(table, "listen", "listen = \"127.0.0.1:8082\"");
+    if !table.has("hosts") {
+        let example = "upstream = \"https://api.stripe.com\", or hosts";
+        must_have(table, "upstream", example);
     }
 }
 
