@@ -13,7 +13,7 @@ use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::duration;
 use crate::inquiry::in_force::with_set;
 use crate::inquiry::lookahead::FullLookahead;
-use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
+use crate::limit::{Key, Limited, Limits, Space, Strategy};
 use crate::policy::numbers;
 use crate::store::LedgerExt;
 use crate::subqueues::SpreadOfQueue;
@@ -269,12 +269,7 @@ fn numbers_of(of: &[(&'static str, &str)], limits: &Limits) -> Vec<(Labels, u32)
     let rates = limits.rates.iter().map(|rate| {
         let mut labels = of(Strategy::Rate);
         labels.push(("period", numbers::period(rate).into_owned()));
-        let window = match rate.window {
-            WindowKind::Sliding => "sliding",
-            WindowKind::Fixed => "fixed",
-            WindowKind::Calendar(..) => "calendar",
-        };
-        labels.push(("window", window.to_owned()));
+        labels.push(("window", rate.window.as_str().to_owned()));
         (labels, rate.limit.get())
     });
     let spacing = limits.throttle.map(|throttle| {
