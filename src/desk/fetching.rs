@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::Instant;
@@ -47,7 +46,7 @@ pub(crate) struct Fetching {
     /// Which queues without limits workers ask for.
     pub(crate) asks: PassedFetches,
     /// How long the store takes to answer.
-    way: Way,
+    pub(crate) way: Way,
 }
 
 impl Fetching {
@@ -82,16 +81,6 @@ impl Fetching {
         Gen(now.max(last.unwrap_or(0) + 1))
     }
 
-    /// The store answered a question of a start after so long.
-    pub(crate) fn took(&self, time: Duration) {
-        self.way.took(time);
-    }
-
-    /// How much earlier a start is asked for, in microseconds, so that the store decides in time.
-    pub(crate) fn lead(&self) -> u64 {
-        self.way.lead()
-    }
-
     /// Notes with which status the backend answered a FETCH, and says if it refuses all. That it does not understand one
     /// says nothing of the next.
     pub(crate) fn note_status(&self, status: StatusCode) {
@@ -112,11 +101,6 @@ impl Fetching {
         } else if !is_refusal && self.is_told.swap(false, Ordering::Relaxed) {
             tracing::info!("the backend accepts a FETCH again");
         }
-    }
-
-    /// Whether limited jobs were enqueued to this queue lately, so that its FETCHes are looked at.
-    pub(crate) fn is_limited(&self, queue: &str) -> bool {
-        self.limited.has(queue)
     }
 
     /// Forgets everything.

@@ -147,9 +147,9 @@ pub(crate) async fn drain(proxy: &Proxy, least: Duration, most: Duration) {
         let keeps_held = burns_held(sidecar);
         let out = out(sidecar).await;
         let quiet = out == Some(0);
-        let no_jobs = out.is_some_and(|out| out <= sidecar.calls_out()) && !keeps_held;
+        let no_jobs = out.is_some_and(|out| out <= sidecar.calling.out()) && !keeps_held;
         if no_jobs && Instant::now() >= least {
-            sidecar.close_calls();
+            sidecar.calling.closed.cancel();
         }
         return_all(proxy, &mut stay).await;
         if quiet && !keeps_held && Instant::now() >= least {

@@ -426,7 +426,8 @@ pub(super) fn no_jobs(now: &Snapshot, queue: &str) -> Option<Cause> {
 
 /// Whether FETCHes of the queue are looked at. Those of a queue without limits pass unread.
 fn fetches_are_seen(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> bool {
-    in_force::limits_queue(sidecar, queue, &now.live.policies) || sidecar.fetching.is_limited(queue)
+    in_force::limits_queue(sidecar, queue, &now.live.policies)
+        || sidecar.fetching.limited.has(queue)
 }
 
 /// Which of two causes lets go later: who waits for a slot, or for something else without a time, waits longest.
