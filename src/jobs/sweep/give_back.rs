@@ -1,7 +1,7 @@
 //! Giving back: held jobs that no worker asks for, and all of them at the end, wait in the backend again where
 //! that costs them nothing.
 
-use super::pace::{EVERY, ticks};
+use super::pace::ticks;
 use crate::desk::{Proxy, Sidecar, named};
 use crate::hold::Pick;
 use crate::inquiry::calls;
@@ -84,7 +84,7 @@ pub(crate) fn fate_of_held(sidecar: &Sidecar) -> &'static str {
 /// backend is.
 pub(in crate::jobs) async fn return_idle(proxy: &Proxy, stop: CancellationToken) {
     let sidecar = &proxy.sidecar;
-    let mut ticks = ticks(EVERY);
+    let mut ticks = ticks();
     let mut next = Instant::now();
     loop {
         tokio::select! {
