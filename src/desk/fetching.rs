@@ -18,7 +18,7 @@ use crate::limit::Timestamp;
 use crate::store::Gen;
 
 /// What only FETCH needs to know, over all requests.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Fetching {
     /// The worker id under which limited queues are claimed.
     pub(crate) worker_id: Arc<str>,
@@ -53,19 +53,8 @@ impl Fetching {
     pub(crate) fn new(worker_id: Arc<str>) -> Fetching {
         Fetching {
             worker_id,
-            paused: Paused::default(),
-            brought: AtomicBool::new(false),
-            refused: AtomicU16::new(0),
-            refusal: Seldom::default(),
-            is_told: AtomicBool::new(false),
-            unreadable: Seldom::default(),
             last_claim: AtomicU64::new(1),
-            claims: Arc::default(),
-            backlogs: Backlogs::default(),
-            limited: LimitedQueues::default(),
-            pollers: Pollers::default(),
-            asks: PassedFetches::default(),
-            way: Way::default(),
+            ..Fetching::default()
         }
     }
 
