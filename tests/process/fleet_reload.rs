@@ -24,11 +24,7 @@ pub fn limits_change_and_starts_go_on(url: &str) {
     let backend = Backend::start(Lax::redis());
     let files = [(); 2].map(|()| file(text(backend.addr, url, 1)));
     let paths = [files[0].1.clone(), files[1].1.clone()];
-    let sidecars = files.map(|(dir, path)| {
-        let mut command = program();
-        command.arg("run").arg("--config").arg(path);
-        Sidecar::spawn(command, dir)
-    });
+    let sidecars = files.map(|(dir, path)| Sidecar::spawn(run_at(path), dir));
     know_each_other(&sidecars, 1.0);
     let all = JOBS * (CHANGES + 2);
     for _ in 0..all {

@@ -144,9 +144,7 @@ impl Cause {
         let at = format!("{}\"", backend.addr);
         let base = format!("{}{}\"", backend.addr, self.base);
         let file = file(config(backend.addr, "", &rest).replace(&at, &base));
-        let mut run = program();
-        run.arg("run").arg("--config").arg(&file.1);
-        let sidecar = Sidecar::begin(run, tempfile::tempdir().unwrap());
+        let sidecar = Sidecar::begin(run_at(&file.1), tempfile::tempdir().unwrap());
         if !self.config.contains(NOWHERE) {
             sidecar.state("ready");
         }
@@ -576,9 +574,10 @@ pub const CAUSES: [Cause; 27] = [
         kind: "store share",
         config: "\n[store]\nurl = \"REDIS\"\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n",
         stage: |stage| {
-            let mut run = program();
-            run.arg("run").arg("--config").arg(&stage.file.1);
-            stage.sibling = Some(Sidecar::begin(run, tempfile::tempdir().unwrap()));
+            stage.sibling = Some(Sidecar::begin(
+                run_at(&stage.file.1),
+                tempfile::tempdir().unwrap(),
+            ));
             wait("they know each other", || {
                 stage.sidecar.metric("ojs_throttle_siblings") == 1.0
             });
@@ -699,7 +698,7 @@ fn says(sidecar: &Sidecar, command: &str) -> String {
     run.args(words.split(' '));
     run.env("COLUMNS", "400");
     run.env("OJS_THROTTLE_ADMIN", format!("http://{}", sidecar.admin));
-    let said = ran(run);
+    let said = ran(&mut run);
     said.out + &said.err
 }
 

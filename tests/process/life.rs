@@ -117,7 +117,7 @@ fn health(set: impl FnOnce(&mut Command)) -> (Option<i32>, String) {
     let mut command = program();
     command.arg("healthcheck");
     set(&mut command);
-    let done = ran(command);
+    let done = ran(&mut command);
     (done.status, done.err)
 }
 
@@ -126,8 +126,7 @@ fn a_health_check_asks_the_sidecar_of_its_config() {
     let backend = Backend::start(Lax::spec());
     let admin = crate::servers::port::own().to_string();
     let (dir, path) = file(config(backend.addr, "", ""));
-    let mut command = program();
-    command.arg("run").arg("--config").arg(&path);
+    let mut command = run_at(&path);
     command
         .args(["--listen", "127.0.0.1:0"])
         .env("OJS_THROTTLE_ADMIN_LISTEN", &admin);
@@ -197,9 +196,7 @@ fn who_is_not_ready_is_not_healthy() {
 }
 
 fn said(args: &[&str]) -> String {
-    let mut command = program();
-    command.args(args);
-    let done = ran(command);
+    let done = ran(program().args(args));
     assert_eq!(done.status, Some(0), "{args:?}: {}", done.err);
     done.out
 }

@@ -282,7 +282,7 @@ fn clients_must_show_a_certificate_that_is_good() {
         1,
     );
     fs::write(&path, real).unwrap();
-    let why = ran(why);
+    let why = ran(&mut why);
     assert_eq!(why.status, Some(0), "{} {}", why.out, why.err);
     assert!(sidecar.runs());
 }

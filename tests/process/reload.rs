@@ -32,9 +32,7 @@ impl Following {
     }
 
     fn run(backend: Backend, dir: tempfile::TempDir, path: PathBuf) -> Following {
-        let mut command = program();
-        command.arg("run").arg("--config").arg(&path);
-        let sidecar = Sidecar::spawn(command, dir);
+        let sidecar = Sidecar::spawn(run_at(&path), dir);
         wait("the first look", || sidecar.metric(MATCHES) == 1.0);
         Following {
             backend,

@@ -327,7 +327,7 @@ fn without_threads_it_does_not_start_instead_of_breaking_at_a_request() {
         let mut command = with_threads(most);
         command.args(["run", "--upstream", "http://localhost:1"]);
         command.args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]);
-        let Ran { status, err, .. } = ran(command);
+        let Ran { status, err, .. } = ran(&mut command);
         assert_eq!(status, Some(1), "{most}: {err}");
         assert!(err.contains("a limit of processes?"), "{most}: {err}");
         assert!(!err.contains("panicked"), "{most}: {err}");

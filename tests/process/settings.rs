@@ -29,12 +29,8 @@ fn what_is_set_is_shown_with_who_said_so() {
          [[egress]]\nname = \"out\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:9\"\nconcurrency = 5\n";
     let (dir, path) = file(text);
     let at = |line: usize| format!("{}:{line}", path.display());
-    let mut command = program();
-    command
-        .arg("run")
-        .arg("--config")
-        .arg(&path)
-        .env("HUNTER", "hunter2");
+    let mut command = run_at(&path);
+    command.env("HUNTER", "hunter2");
     command.args(["--admin-listen", "127.0.0.1:0"]);
     command.args(["--upstream", &format!("http://{}", backend.addr)]);
     let sidecar = Sidecar::spawn(command, dir);
@@ -149,9 +145,7 @@ fn a_store_s_url_is_shown_without_its_secrets() {
             "",
             &format!("[store]\nurl = \"{url}\"\n"),
         ));
-        let mut command = program();
-        command.arg("run").arg("--config").arg(path);
-        let sidecar = Sidecar::begin(command, dir);
+        let sidecar = Sidecar::begin(run_at(path), dir);
         assert_eq!(setting(&shown(&sidecar), "store.url").0, wanted);
     }
 }

@@ -1,6 +1,7 @@
 //! The program as processes that end with the test, and the embedded backend behind them on a thread of its own. No other
 //! file of the tests names the program.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -167,7 +168,7 @@ pub struct Ran {
 }
 
 /// Runs the program to its end; one that does not end fails the test.
-pub fn ran(mut command: Command) -> Ran {
+pub fn ran(command: &mut Command) -> Ran {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -212,9 +213,14 @@ pub fn file(text: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
 /// The program that runs with this config, and the folder of that.
 pub fn run_with(config: impl AsRef<[u8]>) -> (tempfile::TempDir, Command) {
     let (dir, path) = file(config);
+    (dir, run_at(path))
+}
+
+/// The program that runs with the config at this path.
+pub fn run_at(path: impl AsRef<OsStr>) -> Command {
     let mut command = program();
     command.arg("run").arg("--config").arg(path);
-    (dir, command)
+    command
 }
 
 /// A config before this backend: `server` is added to `[server]`, `rest` stands behind it. A stop waits for
