@@ -285,11 +285,8 @@ fn one_budget_a_name(
             let is_same = (&other.limits, &other.currency) == (&budget.limits, &budget.currency);
             other.name == budget.name && !is_same
         });
-        let mut named = policies
-            .0
-            .iter()
-            .chain(policies.1)
-            .map(|policy| &policy.name);
+        let all = policies.0.iter();
+        let mut named = all.chain(policies.1).map(|policy| &policy.name);
         let mut entries = others.iter().map(|other| &other.name).chain([&entry.name]);
         let name = &budget.name;
         let what = match () {
@@ -340,10 +337,8 @@ fn refuse_short_wait(
     max_wait: Duration,
 ) {
     let needs = |rate: &Rate| {
-        let micros = rate
-            .period
-            .get()
-            .saturating_mul(pays.min(rate.limit).get().into());
+        let period = rate.period.get();
+        let micros = period.saturating_mul(pays.min(rate.limit).get().into());
         micros / u64::from(rate.limit.get())
     };
     // All of a burst is room for whatever costs more.

@@ -495,10 +495,8 @@ impl Shared {
             problem: None,
         };
         let shown = on_page(found, question.page);
-        let keys: Vec<_> = shown
-            .iter()
-            .map(|((space, key), _)| (*space, key))
-            .collect();
+        let each = shown.iter();
+        let keys: Vec<_> = each.map(|((space, key), _)| (*space, key)).collect();
         self.ask_backend(&keys, now).await;
         let stop = now.causes.iter().find(|cause| stops_all(cause));
         let facts = KeyFacts::here(sidecar, Arc::clone(now));
@@ -526,10 +524,8 @@ impl Shared {
                 let end = view.done.map(|done| done.at);
                 ends.insert(view.full_name().into(), end);
             }
-            let hour = question
-                .key
-                .as_ref()
-                .and_then(|_| sidecar.metrics.activity().hour(&of.0));
+            let key = question.key.as_ref();
+            let hour = key.and_then(|_| sidecar.metrics.activity().hour(&of.0));
             let one = Applied::of(sidecar, view, ("", &rows)).await;
             let cause = cause_of(sidecar, &one, &facts);
             let cause = cause.or_else(|| beside.of(sidecar, &of.0, &facts));

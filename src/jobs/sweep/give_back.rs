@@ -58,10 +58,8 @@ pub(crate) fn held(sidecar: &Sidecar) -> usize {
 /// The ids of some held jobs.
 pub(crate) fn some_held(sidecar: &Sidecar) -> String {
     let hold = &sidecar.hold;
-    let held = hold
-        .unwanted(Duration::ZERO)
-        .into_iter()
-        .chain(hold.all_offers());
+    let unwanted = hold.unwanted(Duration::ZERO);
+    let held = unwanted.into_iter().chain(hold.all_offers());
     let names = held.take(NAMED).map(|of| cut(&of.job).into_owned());
     let names: Vec<String> = names.collect();
     names.join(" ")
