@@ -158,22 +158,16 @@ impl PolicySet {
             return None;
         }
         let is_said = |template: &Template| job.tenant.is_none() || !template.sees_tenants();
-        let of_job = |one: &Limited| {
+        let policy_of = |one: &Limited| {
             let mut policies = self.policies.iter();
-            let policy = policies.find(|policy| policy.name == one.policy);
-            match policy {
-                None => one.space == Space::Job,
-                Some(policy) => !policy.key.only_queue() && is_said(&policy.key),
-            }
+            policies.find(|policy| policy.name == one.policy)
         };
-        let group_of = |one: &'_ Limited| {
-            let policies = self.policies.iter();
-            let mut fair = policies.map(|policy| (&*policy.name, &policy.prices));
-            let fair = fair
-                .find(|(name, _)| **name == *one.policy)?
-                .1
-                .fair
-                .as_ref()?;
+        let of_job = |one: &Limited| match policy_of(one) {
+            None => one.space == Space::Job,
+            Some(policy) => !policy.key.only_queue() && is_said(&policy.key),
+        };
+        let group_of = |one: &Limited| {
+            let fair = policy_of(one)?.prices.fair.as_ref()?;
             let share = one.share.as_ref().filter(|_| is_said(&fair.by))?;
             Some(Arc::clone(&share.group))
         };
