@@ -146,10 +146,8 @@ impl server::Service for Admin {
             .layer(at_once)
             .timeout(PATIENCE)
             .service(pages);
-        let page = service
-            .oneshot(request)
-            .await
-            .unwrap_or_else(|_| Err(late()));
+        let page = service.oneshot(request).await;
+        let page = page.unwrap_or_else(|_| Err(late()));
         page.unwrap_or_else(|fault| fault.reply(id))
     }
 }

@@ -217,11 +217,10 @@ impl Running {
         let egress = self.egress_addrs()?;
         let listens = match self.addr()? {
             Some(data) => data.to_string(),
-            None => egress
-                .iter()
-                .map(SocketAddr::to_string)
-                .collect::<Vec<_>>()
-                .join(", "),
+            None => {
+                let egress: Vec<_> = egress.iter().map(SocketAddr::to_string).collect();
+                egress.join(", ")
+            }
         };
         let backend = settings.upstream.url.as_ref();
         let backend = backend.map(|url| url.to_string().into());

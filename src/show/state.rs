@@ -678,11 +678,8 @@ fn known_keys(sidecar: &Sidecar, now: &Arc<Snapshot>) -> Vec<SeenKey> {
     let queues = queues.map(|key| (Space::Queue, key));
     let policies = set(Space::Policy).into_iter();
     let policies = policies.map(|key| (Space::Policy, key));
-    for key in jobs
-        .map(|key| (Space::Job, key))
-        .chain(queues)
-        .chain(policies)
-    {
+    let jobs = jobs.map(|key| (Space::Job, key));
+    for key in jobs.chain(queues).chain(policies) {
         seen.entry(key).or_default();
     }
     seen.into_iter().collect()

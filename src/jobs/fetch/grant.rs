@@ -149,10 +149,8 @@ impl Proxy {
                         sidecar.wake(&pick.claimed.limited);
                     }
                     if calls_wait {
-                        sidecar
-                            .calling
-                            .lines
-                            .started(AskedBy::Job, &pick.claimed.limited);
+                        let lines = &sidecar.calling.lines;
+                        lines.started(AskedBy::Job, &pick.claimed.limited);
                     }
                     sidecar.subqueues.started(&pick);
                     started.push(pick);
