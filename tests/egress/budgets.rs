@@ -684,11 +684,8 @@ async fn at_a_hard_vendor(counted: &str, seed: u64) -> f64 {
         "{counted}, seed {seed}: {at_start} at the start, {at_end} at the end"
     );
     let steady = begin + Duration::from_secs(120)..end;
-    let all = calls
-        .iter()
-        .filter(|call| steady.contains(&call.at))
-        .map(used)
-        .sum::<u64>();
+    let all = calls.iter().filter(|call| steady.contains(&call.at));
+    let all = all.map(used).sum::<u64>();
     let part = all as f64 / (60_000.0 * 3.0);
     println!(
         "{counted}, seed {seed}: {part:.3} used, {} refused",

@@ -142,9 +142,8 @@ fn check_takes_several_files_and_prints_json() {
     assert!(both.out.starts_with(&named), "{}", both.out);
     let both = run(&["check", "--json", path, wrong]);
     assert_eq!(both.status, Some(78));
-    let lines: Vec<Value> = both
-        .out
-        .lines()
+    let lines = both.out.lines();
+    let lines: Vec<Value> = lines
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert_eq!(

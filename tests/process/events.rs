@@ -18,10 +18,7 @@ impl Subscriber {
 
     /// One whose side of the connection has room for hardly anything.
     fn narrow(to: SocketAddr) -> Subscriber {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = crate::servers::runtime();
         let stream = runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_recv_buffer_size(4096).unwrap();

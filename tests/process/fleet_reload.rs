@@ -62,10 +62,8 @@ pub fn limits_change_and_starts_go_on(url: &str) {
     got.sort();
     // The longest time without a job after each change, before the next one.
     let longest = |nth: usize| {
-        let until = changed
-            .get(nth + 1)
-            .copied()
-            .unwrap_or(*got.last().unwrap());
+        let next = changed.get(nth + 1).copied();
+        let until = next.unwrap_or(*got.last().unwrap());
         let within = got
             .windows(2)
             .filter(|of| of[1] > changed[nth] && of[0] < until);

@@ -332,10 +332,8 @@ pub fn numbers_and_salts_come_and_go(url: &str) {
         sidecar.ended();
         assert!(!(shown + &sidecar.log()).contains(SALT));
     }
-    let names = backend
-        .ledger()
-        .into_iter()
-        .filter(|event| event.kind == EventKind::Stored);
+    let events = backend.ledger().into_iter();
+    let names = events.filter(|event| event.kind == EventKind::Stored);
     let names: Vec<String> = names.map(|event| event.queue.to_string()).collect();
     let of_length = |length: usize| names.iter().filter(|name| name.len() == length).count();
     let [base, two, three] = ["q", "q-ojst-00", "q-ojst-100"].map(|name| of_length(name.len()));

@@ -69,11 +69,8 @@ fn a_service_manager_hears_how_it_is() {
     let reloading = manager.next();
     let mut lines = reloading.lines();
     assert_eq!(lines.next(), Some("RELOADING=1"));
-    let at = lines
-        .next()
-        .unwrap()
-        .strip_prefix("MONOTONIC_USEC=")
-        .unwrap();
+    let line = lines.next().unwrap();
+    let at = line.strip_prefix("MONOTONIC_USEC=").unwrap();
     let at: u128 = at.parse().unwrap();
     assert!((before..before + 30_000_000).contains(&at), "{before} {at}");
     assert_eq!(manager.next().trim(), "READY=1");

@@ -295,8 +295,8 @@ fn without_descriptors_it_waits_and_recovers() {
     drop(crowd);
     works(sidecar.data);
     assert_eq!(get(sidecar.admin, "/livez").status, 200);
-    let said = sidecar
-        .lines()
+    let lines = sidecar.lines();
+    let said = lines
         .iter()
         .filter(|line| line.contains("cannot accept"))
         .count();

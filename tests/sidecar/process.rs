@@ -77,10 +77,7 @@ impl Backend {
         let (gone, backend, addr) = (CancellationToken::new(), self.backend.clone(), self.addr);
         let (ended, (give, take)) = (gone.clone(), std::sync::mpsc::channel());
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime = crate::servers::runtime();
             runtime.block_on(async {
                 // A program that another test starts has copies of this one's sockets for a moment, also of the one
                 // by which the port was found to be free.
