@@ -325,6 +325,14 @@ impl Sidecar {
         self.child.id()
     }
 
+    /// A number of `/proc/PID/status`: threads, or memory in KiB.
+    pub fn status(&self, name: &str) -> usize {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.unwrap().trim_start_matches(':').split_whitespace();
+        number.into_iter().next().unwrap().parse().unwrap()
+    }
+
     pub fn lines(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()
     }
