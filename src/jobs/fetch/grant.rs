@@ -124,8 +124,7 @@ impl Proxy {
         }
         in_force::renew(sidecar, &mut jobs);
         let calls_wait = self.let_calls_ask(&jobs).await;
-        let asked = Instant::now();
-        let span = traces::take(jobs.len());
+        let (asked, span) = (Instant::now(), traces::take(jobs.len()));
         let taken = {
             let asks: ClaimsOf<'_> = jobs.iter().map(|pick| &pick.claimed).collect();
             let taking = sidecar.store.take(&asks, want);
