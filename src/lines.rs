@@ -252,20 +252,16 @@ impl KeyLine {
         lane: &'l CallLane,
     ) -> Option<(CallTurn, &'l WaitingCall)> {
         let (id, call) = lane.calls.first_key_value()?;
-        let since = name
-            .share
-            .as_ref()
-            .and_then(|share| self.groups.since(&share.group));
+        let share = name.share.as_ref();
+        let since = share.and_then(|share| self.groups.since(&share.group));
         let done = since.unwrap_or(0).saturating_add(call.price);
         Some(((done, *id), call))
     }
 
     /// Who is to ask next.
     fn best(&self, now: Instant) -> Option<(CallTurn, &WaitingCall)> {
-        let lanes = self
-            .lanes
-            .iter()
-            .filter(|(_, lane)| lane.until() <= Some(now));
+        let lanes = self.lanes.iter();
+        let lanes = lanes.filter(|(_, lane)| lane.until() <= Some(now));
         let firsts = lanes.filter_map(|(name, lane)| self.first(name, lane));
         firsts.min_by_key(|(turn, _)| *turn)
     }
@@ -315,10 +311,8 @@ impl KeyLine {
             return CallStep::Waits(Some(self.shut.0));
         }
         (self.asking, self.freed) = (Some((id, turn)), false);
-        let known = name
-            .share
-            .as_ref()
-            .map(|share| self.groups.since(&share.group));
+        let share = name.share.as_ref();
+        let known = share.map(|share| self.groups.since(&share.group));
         CallStep::Asks {
             begins: known.flatten().unwrap_or(u64::MAX),
             followed,
@@ -424,11 +418,8 @@ impl CallLines {
     /// Whose calls wait for the turns of a key, what the first of each adds to what it was served, and how many they are.
     pub(crate) fn shares(&self, key: &Key) -> Vec<(Share, u64, usize)> {
         let standings = self.0.lock();
-        let lanes = standings
-            .by_key
-            .get(key)
-            .into_iter()
-            .flat_map(|line| &line.lanes);
+        let line = standings.by_key.get(key);
+        let lanes = line.into_iter().flat_map(|line| &line.lanes);
         let mut all = BTreeMap::<Arc<str>, (Share, u64, usize)>::new();
         for (name, lane) in lanes {
             if let Some((share, (_, first))) = name.share.as_ref().zip(lane.calls.first_key_value())

@@ -297,12 +297,8 @@ fn admin_port(args: &AdminArgs) -> anyhow::Result<(AdminPlace, Option<String>)> 
         Some(Err(report)) => tell(&report.to_string()),
         None => {}
     }
-    let place = args
-        .admin
-        .clone()
-        .map(at)
-        .or(file.0)
-        .or(by_variable.map(at));
+    let by_option = args.admin.clone().map(at);
+    let place = by_option.or(file.0).or(by_variable.map(at));
     let place = place.unwrap_or_else(|| at(ask::DEFAULT.to_owned()));
     let token = file.1.map(|token| token.expose().to_owned());
     Ok((place, token.or_else(|| variable(TOKEN))))

@@ -177,11 +177,8 @@ impl Both {
                     until: until.into(),
                     visibility,
                 };
-                let row = self
-                    .model
-                    .rows
-                    .get_mut(&name)
-                    .filter(|row| row.generation == generation && row.is_out());
+                let row = self.model.rows.get_mut(&name);
+                let row = row.filter(|row| row.generation == generation && row.is_out());
                 let expected = row
                     .map(|row| (row.place, row.visibility) = (Place::Out(until.into()), visibility))
                     .is_some();

@@ -73,6 +73,6 @@ mod prelude {
     pub use crate::servers::postgres::{PostgresServer, UNSYNCED};
     pub use crate::servers::redis::RedisServer;
     pub use crate::sidecar::process::{
-        Backend, Sidecar, config, file, pair, program, ran, run_with, until, wait,
+        Backend, Sidecar, config, file, pair, program, ran, run_at, run_with, until, wait,
     };
 }

@@ -68,7 +68,7 @@ impl Admin {
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return Err(Fault::not_allowed("GET, HEAD", "this page answers GET"));
         }
-        guard::may_read(self.proxy.sidecar(), head)?;
+        guard::may_read(&self.proxy.sidecar, head)?;
         match head.uri.path() {
             STATE => self.states.answer(head).await,
             _ => Ok(page::reply(&head.headers, &self.policy)),
@@ -81,7 +81,7 @@ impl Admin {
         }
         Ok(match head.uri.path() {
             "/livez" => text(StatusCode::OK, "alive\n"),
-            "/readyz" => match self.proxy.sidecar().unready() {
+            "/readyz" => match self.proxy.sidecar.unready() {
                 Some(why) => unready(format!("{why}\n")),
                 None => text(StatusCode::OK, "ready\n"),
             },
@@ -92,7 +92,7 @@ impl Admin {
                     false => (Metrics::render, PROMETHEUS_TEXT),
                 };
                 let render = || render(&self.metrics);
-                let page = measure::measured(self.proxy.sidecar(), render).await;
+                let page = measure::measured(&self.proxy.sidecar, render).await;
                 let mut page = Response::new(Body::from(Bytes::from(page)));
                 page.headers_mut().insert(CONTENT_TYPE, kind);
                 page
@@ -109,7 +109,7 @@ impl Admin {
 
 impl server::Service for Admin {
     fn tls(&self) -> Option<ListenerTls> {
-        let config = self.proxy.sidecar().config();
+        let config = self.proxy.sidecar.config();
         config.server.admin_tls.as_ref().map(TlsSettings::listener)
     }
 
@@ -146,10 +146,8 @@ impl server::Service for Admin {
             .layer(at_once)
             .timeout(PATIENCE)
             .service(pages);
-        let page = service
-            .oneshot(request)
-            .await
-            .unwrap_or_else(|_| Err(late()));
+        let page = service.oneshot(request).await;
+        let page = page.unwrap_or_else(|_| Err(late()));
         page.unwrap_or_else(|fault| fault.reply(id))
     }
 }

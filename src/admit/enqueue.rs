@@ -213,10 +213,8 @@ fn prepare(
     };
     let meta = meta_of(json, options);
     if policies.rejects() {
-        let kind = json
-            .get("type")
-            .and_then(|kind| kind.text())
-            .unwrap_or_default();
+        let kind = json.get("type");
+        let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
         let tenant = crate::inquiry::job::tenant(&parts.headers);
         let view = JobView {
             id: None,

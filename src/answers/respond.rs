@@ -443,11 +443,8 @@ pub fn wants_plain_json(when: MediaType, request: &HeaderMap) -> bool {
 pub fn relabel(headers: &mut HeaderMap) -> bool {
     let ours = ojs::MEDIA_TYPE;
     let labelled = headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
-        let kind = kind
-            .as_bytes()
-            .split(|byte| *byte == b';')
-            .next()
-            .unwrap_or_default();
+        let mut words = kind.as_bytes().split(|byte| *byte == b';');
+        let kind = words.next().unwrap_or_default();
         kind.trim_ascii().eq_ignore_ascii_case(ours.as_bytes())
     });
     if labelled {

@@ -155,11 +155,8 @@ fn queue_lines(state: &Value, filter: &str) -> Vec<String> {
         .iter()
         .filter(is_told)
         .peekable();
-    let mut lines: Vec<_> = queues
-        .peek()
-        .map(|_| QUEUES.to_owned())
-        .into_iter()
-        .collect();
+    let head = queues.peek().map(|_| QUEUES.to_owned());
+    let mut lines: Vec<_> = head.into_iter().collect();
     for row in queues {
         lines.push(queue_line(row, text(state, "at")));
         let set = bounds_over_http(row, "queue");

@@ -102,10 +102,8 @@ pub(super) fn text<'a>(of: &'a Value, name: &str) -> &'a str {
 /// What was set over HTTP of a queue's bounds, and what takes it away. `name`: the member that has the queue's name.
 pub(super) fn bounds_over_http(queue: &Value, name: &str) -> Option<String> {
     let set = queue["bounds_over_http"].as_object()?;
-    let set: Vec<_> = set
-        .iter()
-        .map(|(name, value)| format!("{name} {value}"))
-        .collect();
+    let set = set.iter();
+    let set: Vec<_> = set.map(|(name, value)| format!("{name} {value}")).collect();
     let key = ojs::shell_word(&format!("_queue:{}", text(queue, name)));
     Some(format!(
         "bounds set over HTTP: {}; undo: ojs-throttle clear {key}",

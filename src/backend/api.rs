@@ -87,11 +87,8 @@ fn envelope(refusal: &ErrorReply, id: &HeaderValue) -> Vec<u8> {
 }
 
 fn request_id(state: &mut BackendState, request: &Request<Bytes>, now: Instant) -> HeaderValue {
-    let sent = request
-        .headers()
-        .get("x-request-id")
-        .filter(|id| !id.is_empty())
-        .cloned();
+    let sent = request.headers().get("x-request-id");
+    let sent = sent.filter(|id| !id.is_empty()).cloned();
     sent.unwrap_or_else(|| {
         let id = format!("req_{}", state.fresh_id(now));
         HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("req"))

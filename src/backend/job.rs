@@ -124,10 +124,8 @@ impl StoredJob {
             Some(when) => Some(when),
             None => time(&options, "scheduled_at", lax, clock, now)?,
         };
-        let due = scheduled
-            .as_ref()
-            .map(|when| when.at)
-            .filter(|at| *at > now);
+        let at = scheduled.as_ref().map(|when| when.at);
+        let due = at.filter(|at| *at > now);
         let tags = options.read::<Vec<String>>("tags")?;
         let retry = options.members("retry")?;
         Ok(StoredJob {

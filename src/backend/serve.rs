@@ -103,11 +103,8 @@ async fn respond(
     };
     let topic = Topic::of(&head.method, head.uri.path());
     let changes = server.backend.changes.subscribe();
-    let (mut head, body) = server
-        .backend
-        .handle(Request::from_parts(head, body))
-        .await
-        .into_parts();
+    let request = Request::from_parts(head, body);
+    let (mut head, body) = server.backend.handle(request).await.into_parts();
     let Some(topic) = topic else {
         if body.len() <= UNCHUNKED {
             return Ok(Response::from_parts(head, Either::Left(Full::new(body))));

@@ -121,10 +121,8 @@ impl BackendState {
     }
 
     pub(super) fn find(&self, id: &str) -> Result<(u64, &StoredJob), ErrorReply> {
-        let found = self
-            .ids
-            .get(id)
-            .and_then(|number| Some((*number, self.jobs.get(number)?)));
+        let number = self.ids.get(id);
+        let found = number.and_then(|number| Some((*number, self.jobs.get(number)?)));
         found.ok_or_else(|| ErrorReply::not_found(format!("Job '{id}' not found.")))
     }
 

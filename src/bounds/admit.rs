@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::bounds::Bounds;
 use super::edge::{LastRefusal, TellRefusal};
 use super::fleet::want_places;
 use super::groups::FullGroup;
@@ -13,7 +12,7 @@ use super::line::WantedAhead;
 use super::look::Awaited;
 use super::queue::BoundedQueue;
 use super::queue::answer::{QueueAnswer, QueueAsk};
-use super::seen::Away;
+use super::seen::{Away, EnqueueOutcome};
 use super::state::{BoundedQueues, Come, Pressure, PressureState, TakenPlaces};
 use super::want::{Full, Now, Want};
 
@@ -92,7 +91,8 @@ impl Pressure {
         now: Now,
     ) -> Admission {
         state.forget_idle(now.at);
-        let ahead = state.line.ahead();
+        let mut ahead = WantedAhead::default();
+        (state.line.values()).for_each(|waiter| ahead.add(&waiter.wants));
         self.admit_beside(state, wants, now, &ahead, WhoAsks::New)
     }
 
@@ -152,7 +152,7 @@ impl Pressure {
             pressure: Arc::clone(self),
             wants,
             now,
-            sent: false,
+            if_dropped: EnqueueOutcome::Refused,
             look_soon,
             would_refuse,
             has_waited: false,
@@ -193,22 +193,10 @@ impl Pressure {
     ) -> &'q mut BoundedQueue {
         let queue = queues
             .entry(Arc::clone(&want.queue))
-            .or_insert_with_key(|name| self.queue(name, Arc::clone(&want.bounds), now));
+            .or_insert_with_key(|name| BoundedQueue::new(name, &want.bounds, &self.groups, now));
         queue.used = now;
-        if !Arc::ptr_eq(&queue.bounds, &want.bounds) {
-            queue.bounds = Arc::clone(&want.bounds);
-        }
+        queue.bounds = Arc::clone(&want.bounds);
         queue
-    }
-
-    /// A queue of which nothing is known yet.
-    pub(super) fn queue(
-        &self,
-        name: &Arc<str>,
-        bounds: Arc<Bounds>,
-        now: Instant,
-    ) -> Box<BoundedQueue> {
-        Box::new(BoundedQueue::new(name, bounds, &self.groups, now))
     }
 
     /// Notes that a producer is told that its enqueue does not fit, and `why`. Returns where else that is worth telling.
@@ -227,32 +215,28 @@ impl Pressure {
     /// The queues of which a bound refused an enqueue lately that is not of the queue as a whole.
     pub fn refusing(&self, now: Instant) -> Vec<Arc<str>> {
         let state = self.state.lock();
-        let is_recent = |queue: &BoundedQueue| {
-            let last = queue.refusal.as_ref();
-            last.is_some_and(|last| last.is_recent(now))
-        };
-        let queues = state.queues.iter().filter(|(_, queue)| is_recent(queue));
+        let queues = state.queues.iter();
+        let queues = queues.filter(|(_, queue)| queue.last_refusal(now).is_some());
         queues.map(|(name, _)| Arc::clone(name)).collect()
     }
 
     /// The last of these.
     pub fn last_refusal(&self, queue: &str, now: Instant) -> Option<LastRefusal> {
-        let last = self.with(queue, |queue| queue.refusal.clone())?;
-        last.filter(|last| last.is_recent(now))
+        self.with(queue, |queue| queue.last_refusal(now).cloned())?
     }
 
     /// Gives places to those who stand in line, in their order. Nobody passes one who waits for the same queue,
     /// unless it has room for both.
     pub(super) fn serve(self: &Arc<Self>, state: &mut PressureState, now: Now) {
-        if state.line.len() == 0 {
+        if state.line.is_empty() {
             return;
         }
         // Queues that have no room even for one who stays, and what all of those want.
         let (mut shut, mut ahead) = (HashSet::<Arc<str>>::new(), WantedAhead::default());
         let mut line = std::mem::take(&mut state.line);
-        line.retain(|waiter| {
+        line.retain(|_, waiter| {
             let names = || waiter.wants.iter().map(|want| Arc::clone(&want.queue));
-            if !waiter.hears() || names().any(|name| shut.contains(&name)) {
+            if waiter.tell.is_none() || names().any(|name| shut.contains(&name)) {
                 ahead.add(&waiter.wants);
                 return true;
             }

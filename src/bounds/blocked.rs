@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::state::{Come, Pressure};
+use super::state::{BlockedEnqueue, Come, Pressure};
 use super::want::Want;
 
 /// A place in the line; left when dropped.
@@ -19,7 +19,14 @@ impl PlaceInLine {
     /// Puts an enqueue in line until its places are free. `None`: the line is too long.
     pub fn stand(pressure: &Arc<Pressure>, wants: Vec<Want>, most: usize) -> Option<PlaceInLine> {
         let (tell, told) = oneshot::channel();
-        let number = pressure.state.lock().line.stand(wants, tell, most)?;
+        let mut state = pressure.state.lock();
+        if state.line.len() >= most {
+            return None;
+        }
+        state.last_in_line += 1;
+        let number = state.last_in_line;
+        let tell = Some(tell);
+        state.line.insert(number, BlockedEnqueue { wants, tell });
         Some(PlaceInLine {
             pressure: Arc::clone(pressure),
             number,
@@ -36,13 +43,14 @@ impl PlaceInLine {
     pub fn stand_on(&mut self, wants: Vec<Want>) {
         let (tell, told) = oneshot::channel();
         self.told = told;
-        let mut state = self.pressure.state.lock();
-        state.line.stand_on(self.number, wants, tell);
+        let tell = Some(tell);
+        let waiter = BlockedEnqueue { wants, tell };
+        self.pressure.state.lock().line.insert(self.number, waiter);
     }
 }
 
 impl Drop for PlaceInLine {
     fn drop(&mut self) {
-        self.pressure.state.lock().line.leave(self.number);
+        self.pressure.state.lock().line.remove(&self.number);
     }
 }

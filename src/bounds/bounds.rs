@@ -98,7 +98,11 @@ impl Given {
 
     /// The bounds that this makes; `None`: it bounds nothing.
     pub fn bounds(&self) -> Option<Bounds> {
-        let bounds = Bounds {
+        Some(self.filled()).filter(Bounds::has_own)
+    }
+
+    fn filled(&self) -> Bounds {
+        Bounds {
             max_depth: self.max_depth.filter(|most| *most > 0),
             max_bytes: self.max_bytes.filter(|most| *most > 0),
             strategy: self.strategy.unwrap_or_default(),
@@ -107,8 +111,7 @@ impl Given {
             enqueue_rate: self.enqueue_rate.clone(),
             per_key: self.per_key.clone().filter(|keys| keys.max_depth > 0),
             tenants: false,
-        };
-        bounds.has_own().then_some(bounds)
+        }
     }
 }
 
@@ -135,6 +138,11 @@ pub struct Bounds {
 }
 
 impl Bounds {
+    /// What bounds a queue that had bounds and has none any more.
+    pub(super) fn none() -> Bounds {
+        Given::default().filled()
+    }
+
     /// Whether the queue itself is bounded, and not only tenants of it.
     pub fn has_own(&self) -> bool {
         self.max_depth.is_some()
@@ -182,9 +190,9 @@ impl FileBounds {
 
 /// The bounds of every queue as they are now. Immutable: a change makes another.
 #[derive(Debug, Default)]
-pub(super) struct BoundsTable {
-    file: Arc<FileBounds>,
-    set: HashMap<Arc<str>, Given>,
+pub struct BoundsTable {
+    pub(super) file: Arc<FileBounds>,
+    pub(super) set: HashMap<Arc<str>, Given>,
     /// Asked with every enqueue.
     exact: hashbrown::HashMap<Arc<str>, Option<Arc<Bounds>>>,
     globs: Vec<(Pattern, Option<Arc<Bounds>>)>,
@@ -192,7 +200,7 @@ pub(super) struct BoundsTable {
     others: Option<Arc<Bounds>>,
     /// How many jobs of each tenant may wait over all queues, as it was set over HTTP (`limits.max_queue_depth` of the
     /// multi-tenancy text, 8.1, and of the backpressure text, 9.2).
-    tenants: HashMap<Arc<str>, u64>,
+    pub(super) tenants: HashMap<Arc<str>, u64>,
     /// What bounds a queue of which bounds are only tried: nothing, and its depth is followed.
     unbounded: Option<Arc<Bounds>>,
     any: bool,
@@ -204,16 +212,14 @@ impl BoundsTable {
         set: HashMap<Arc<str>, Given>,
         tenants: HashMap<Arc<str>, u64>,
     ) -> BoundsTable {
-        let mut of_tenants = file
-            .tenants
-            .iter()
-            .map(|(_, most)| most)
-            .chain(tenants.values());
-        let bounded = of_tenants.any(|most| *most > 0);
-        let bounds_of = |given: &Given| match (given.bounds(), bounded) {
-            (Some(bounds), tenants) => Some(Arc::new(Bounds { tenants, ..bounds })),
-            (None, true) => Some(Arc::new(ONLY_TENANTS)),
-            (None, false) => None,
+        let of_file = file.tenants.iter().map(|(_, most)| most);
+        let bounded = of_file.chain(tenants.values()).any(|most| *most > 0);
+        let bounds_of = |given: &Given| {
+            let bounds = Bounds {
+                tenants: bounded,
+                ..given.filled()
+            };
+            (bounded || bounds.has_own()).then(|| Arc::new(bounds))
         };
         let mut exact: hashbrown::HashMap<Arc<str>, Option<Arc<Bounds>>> = Default::default();
         let mut globs = Vec::new();
@@ -230,7 +236,7 @@ impl BoundsTable {
         }
         let others = bounds_of(&Given::default());
         let mut all = exact.values().chain(globs.iter().map(|(_, bounds)| bounds));
-        let unbounded = (!file.tried.is_empty()).then(|| Arc::new(UNBOUNDED));
+        let unbounded = (!file.tried.is_empty()).then(|| Arc::new(Bounds::none()));
         let any = all.any(Option::is_some) || others.is_some() || unbounded.is_some();
         BoundsTable {
             file,
@@ -242,20 +248,6 @@ impl BoundsTable {
             unbounded,
             any,
         }
-    }
-
-    /// This one with another file.
-    pub(super) fn with_file(&self, file: Arc<FileBounds>) -> BoundsTable {
-        BoundsTable::new(file, self.set.clone(), self.tenants.clone())
-    }
-
-    /// This one with other bounds over HTTP, of queues and of tenants.
-    pub(super) fn with_set(
-        &self,
-        queues: HashMap<Arc<str>, Given>,
-        tenants: HashMap<Arc<str>, u64>,
-    ) -> BoundsTable {
-        BoundsTable::new(Arc::clone(&self.file), queues, tenants)
     }
 
     /// Whether a queue has bounds under its own name, and not only as one of many.
@@ -276,26 +268,26 @@ impl BoundsTable {
         Some(others.cloned().collect())
     }
 
-    /// How many jobs of a tenant may wait; 0 is any number. What was set over HTTP goes before what the file says.
-    pub(super) fn tenant(&self, tenant: &str) -> Option<u64> {
+    /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: the tenant has no bound. What was set over HTTP goes before what the file says.
+    pub fn tenant(&self, tenant: &str) -> Option<u64> {
         let set = self.tenants.get(tenant);
         set.or_else(|| Pattern::find(&self.file.tenants, tenant))
             .copied()
     }
 
     /// What was set over HTTP for a queue.
-    pub(super) fn set_for(&self, queue: &str) -> Option<&Given> {
+    pub fn set_for(&self, queue: &str) -> Option<&Given> {
         self.set.get(queue)
     }
 
     /// What was set over HTTP for a tenant.
-    pub(super) fn tenant_set_for(&self, tenant: &str) -> Option<u64> {
+    pub fn tenant_set_for(&self, tenant: &str) -> Option<u64> {
         self.tenants.get(tenant).copied()
     }
 
     /// For which queues and tenants something else was set over HTTP than the file says, as keys of the admin port;
     /// where another file stood `before`, only those of which it said something else.
-    pub(super) fn in_place_of_file(&self, before: Option<&FileBounds>) -> BTreeSet<String> {
+    pub fn in_place_of_file(&self, before: Option<&FileBounds>) -> BTreeSet<String> {
         let queues = self.set.iter().filter(|(queue, set)| {
             let own = self.file.of(queue);
             let is_new = before.is_none_or(|before| before.of(queue) != own);
@@ -341,36 +333,18 @@ impl BoundsTable {
     }
 
     /// What is only tried of a queue's bounds.
-    pub(super) fn tried(&self, queue: &str) -> Option<Bounds> {
+    pub fn tried(&self, queue: &str) -> Option<Bounds> {
         Pattern::find(&self.file.tried, queue)?.bounds()
     }
 
-    /// What is said of a queue's bounds.
-    pub(super) fn given(&self, queue: &str) -> Option<Given> {
+    /// The bounds of a queue as the file and HTTP give them.
+    pub fn given(&self, queue: &str) -> Option<Given> {
         match self.set.get(queue) {
             Some(given) => Some(laid_over(&self.file, queue, given)),
             None => self.file.of(queue).cloned(),
         }
     }
 }
-
-/// What bounds a queue of which nothing is said but whose its jobs are.
-const ONLY_TENANTS: Bounds = Bounds {
-    max_depth: None,
-    max_bytes: None,
-    strategy: OverflowStrategy::Reject,
-    warning_threshold: WARNING,
-    block_timeout_max: BLOCK_TIMEOUT_MAX,
-    enqueue_rate: None,
-    per_key: None,
-    tenants: true,
-};
-
-/// What bounds a queue that had bounds and has none any more.
-pub(super) const UNBOUNDED: Bounds = Bounds {
-    tenants: false,
-    ..ONLY_TENANTS
-};
 
 /// What was set over HTTP, and where that says nothing, the file's.
 fn laid_over(file: &FileBounds, queue: &str, given: &Given) -> Given {
@@ -426,7 +400,7 @@ mod tests {
         assert_eq!(with.of("mail").unwrap().strategy, OverflowStrategy::Block);
         assert!(with.of("bills").is_none(), "0 is unbounded");
         assert_eq!(found(&with, "other"), Some(7));
-        let without = with.with_set(HashMap::new(), HashMap::new());
+        let without = table(&[]);
         assert_eq!(found(&without, "bills"), Some(10));
         assert!(!BoundsTable::default().any() && with.any());
     }
@@ -451,13 +425,15 @@ mod tests {
         gone.sort();
         assert_eq!(gone, [Arc::from("bills"), Arc::from("mail")]);
         let file = FileBounds::new(vec![(Pattern::new("*"), depth(31))]);
-        assert!(plain.with_file(Arc::new(file)).differs(&plain).is_none());
-        let tenants = HashMap::from([(Arc::from("acme"), 5)]);
-        let bounded = plain.with_set(HashMap::new(), tenants);
+        let other = BoundsTable::new(Arc::new(file), HashMap::new(), HashMap::new());
+        assert!(other.differs(&plain).is_none());
+        let acme = |most| {
+            let tenants = HashMap::from([(Arc::from("acme"), most)]);
+            BoundsTable::new(Arc::clone(&plain.file), HashMap::new(), tenants)
+        };
+        let bounded = acme(5);
         assert!(bounded.differs(&plain).is_none(), "all count from now on");
-        let tenants = HashMap::from([(Arc::from("acme"), 6)]);
-        let more = plain.with_set(HashMap::new(), tenants);
-        assert_eq!(more.differs(&bounded), Some(Vec::new()));
+        assert_eq!(acme(6).differs(&bounded), Some(Vec::new()));
     }
 
     #[test]
@@ -470,7 +446,7 @@ mod tests {
             assert_eq!(bounds.max_depth, most);
             assert!(bounds.tells_apart() && bounds.needs_depth());
         }
-        let without = table.with_set(HashMap::new(), HashMap::new());
+        let without = BoundsTable::new(table.file, HashMap::new(), HashMap::new());
         assert!(without.of("other").is_none() && without.of("mail").is_some());
     }
 

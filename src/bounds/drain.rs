@@ -23,19 +23,13 @@ impl Drain {
         if jobs == 0 {
             return;
         }
-        self.forget(now);
+        let is_old = |at: &Instant| now.saturating_duration_since(*at) > MEMORY;
+        while self.left.front().is_some_and(|(at, _)| is_old(at)) {
+            self.left.pop_front();
+        }
         match self.left.back_mut() {
             Some((at, count)) if now.saturating_duration_since(*at) < GRAIN => *count += jobs,
             _ => self.left.push_back((now, jobs)),
-        }
-    }
-
-    fn forget(&mut self, now: Instant) {
-        while let Some((at, _)) = self.left.front() {
-            if now.saturating_duration_since(*at) <= MEMORY {
-                return;
-            }
-            self.left.pop_front();
         }
     }
 
@@ -69,9 +63,8 @@ impl Drain {
         let gone = now.saturating_duration_since(*last).as_secs_f64();
         // Some of the time since the last departure has passed already, but never all of it.
         let credit = gone.min(1.0 / rate);
-        Some(Duration::from_secs_f64(
-            (places as f64 / rate - credit).clamp(0.0, 1e6),
-        ))
+        let time = places as f64 / rate - credit;
+        Some(Duration::from_secs_f64(time.clamp(0.0, 1e6)))
     }
 }
 

@@ -78,9 +78,9 @@ struct LastSaid {
 
 impl LastSaid {
     /// Notes that it is said at `now`, if that is due. It is due once until an enqueue is accepted, and not within
-    /// `again` of the last time.
-    fn say(&mut self, now: Instant, again: Duration) -> bool {
-        let is_quiet = |at| now.saturating_duration_since(at) >= again;
+    /// [`LOG_GAP`] of the last time.
+    fn say(&mut self, now: Instant) -> bool {
+        let is_quiet = |at| now.saturating_duration_since(at) >= LOG_GAP;
         let say = !self.said && self.at.is_none_or(is_quiet);
         if say {
             (self.said, self.at) = (true, Some(now));
@@ -131,7 +131,7 @@ impl QueueEdges {
             _ if !full.may_ever_fit() => &mut self.some,
             _ => &mut self.all,
         };
-        let in_log = line.say(now, LOG_GAP);
+        let in_log = line.say(now);
         let is_quiet = |at| now.saturating_duration_since(at) >= EVENT_GAP;
         let as_event = self.refusal.is_none_or(is_quiet);
         if as_event {

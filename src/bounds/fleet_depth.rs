@@ -78,25 +78,21 @@ impl FleetDepth {
         self.granted -= granted;
         if self.is_on() {
             self.unasked += jobs - granted;
+            self.untold = self.untold.saturating_add_unsigned(jobs - granted);
         }
-        self.change(i64::try_from(jobs - granted).unwrap_or(i64::MAX));
     }
 
     /// Jobs were not stored after all, or wait no longer.
     pub(super) fn take(&mut self, jobs: u64) {
-        self.change(-i64::try_from(jobs).unwrap_or(i64::MAX));
-    }
-
-    fn change(&mut self, by: i64) {
         if self.is_on() {
-            self.untold = self.untold.saturating_add(by);
+            self.untold = self.untold.saturating_sub_unsigned(jobs);
         }
     }
 
     /// What the store is to be told; places that no enqueue uses are given back.
     pub(super) fn take_untold(&mut self) -> i64 {
-        let granted = i64::try_from(std::mem::take(&mut self.granted)).unwrap_or(i64::MAX);
-        let by = std::mem::take(&mut self.untold).saturating_sub(granted);
+        let granted = std::mem::take(&mut self.granted);
+        let by = std::mem::take(&mut self.untold).saturating_sub_unsigned(granted);
         self.unanswered += std::mem::take(&mut self.unasked);
         self.asks = false;
         self.number = self.number.map(|number| number.saturating_add_signed(by));
@@ -125,16 +121,9 @@ impl FleetDepth {
     /// The number as a look has set or found it, and how many siblings there are. What was admitted meanwhile and not
     /// told is not in it; what has left meanwhile may be gone from it already.
     pub(super) fn set_number(&mut self, number: u64, siblings: u64) {
-        *self = FleetDepth {
-            number: Some(number),
-            untold: self.untold.max(0),
-            unasked: self.unasked,
-            unanswered: 0,
-            asks: self.asks,
-            siblings,
-            granted: 0,
-            wanted: self.wanted,
-        };
+        (self.number, self.siblings) = (Some(number), siblings);
+        self.untold = self.untold.max(0);
+        (self.unanswered, self.granted) = (0, 0);
     }
 
     /// Only what passes through this sidecar is known.

@@ -63,12 +63,10 @@ impl Given {
         let mut given = Given::default();
         let mut off = false;
         let [backpressure, capacity] = body.pick(["backpressure", "capacity"]);
-        if let Some(none) = backpressure
-            && none.is_null()
-        {
-            return Ok(Some(None));
-        }
         if let Some(object) = backpressure {
+            if object.is_null() {
+                return Ok(Some(None));
+            }
             given = Given::of_backpressure(object)?;
             // What is switched off leaves its numbers beside it.
             off = object.get("enabled").and_then(|flag| flag.boolean()) == Some(false);
@@ -141,7 +139,7 @@ impl Given {
     /// As `backpressure` of a queue's config, in a form that can be set again.
     pub fn to_json(&self) -> String {
         let number = |value: Option<u64>| value.map(|value| value.to_string());
-        let fraction = |value: Option<f64>| value.map(|value| value.to_string());
+        let threshold = self.warning_threshold.map(|part| part.to_string());
         let longest = self.block_timeout_max.map(|longest| {
             let micros = u64::try_from(longest.as_micros()).unwrap_or(0);
             quote(&duration::iso(micros))
@@ -158,7 +156,7 @@ impl Given {
             ("max_depth", number(self.max_depth)),
             ("max_size_bytes", number(self.max_bytes)),
             ("strategy", self.strategy.map(|s| quote(s.as_str()))),
-            ("warning_threshold", fraction(self.warning_threshold)),
+            ("warning_threshold", threshold),
             ("block_timeout_max", longest),
             ("enqueue_rate", rate),
             ("per_key", per_key),
@@ -221,10 +219,8 @@ fn block_timeout_max<'v, F: Fields<'v>>(from: &mut F) -> Result<Option<Duration>
     if time.is_none_or(|time| time <= LONGEST_BLOCK) {
         return Ok(time);
     }
-    let (most, default) = (
-        duration::plain(LONGEST_BLOCK),
-        duration::plain(BLOCK_TIMEOUT_MAX),
-    );
+    let most = duration::plain(LONGEST_BLOCK);
+    let default = duration::plain(BLOCK_TIMEOUT_MAX);
     let message = format!("must be from \"0s\" to \"{most}\"");
     let hint = format!("the default is \"{default}\"");
     Err(from.wrong(Wrong::with_hint(name, message, hint)))

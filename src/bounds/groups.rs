@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::bounds::BoundsTable;
 use super::line::WantedAhead;
-use super::want::{BoundGroup, Want};
+use super::want::{BoundGroup, BoundMet, BoundUsage, Want};
 
 /// How many jobs of each group wait or are on their way. Only used under the lock of the queues.
 #[derive(Default, Debug)]
@@ -27,9 +27,8 @@ struct GroupJobs {
 #[derive(Clone, Debug)]
 pub(super) struct FullGroup {
     pub(super) group: BoundGroup,
-    /// How many of its jobs wait.
-    pub(super) waiting: u64,
-    pub(super) most: u64,
+    /// How many of its jobs wait, and may.
+    pub(super) usage: BoundUsage,
     /// How many more the enqueue brings.
     pub(super) wanted: u64,
 }
@@ -53,15 +52,9 @@ impl GroupCounts {
     /// Counts one more job in this queue.
     pub(super) fn add(&self, group: &BoundGroup, queue: &Arc<str>) {
         let mut all = self.0.lock();
-        let of_group = match all.get_mut(group) {
-            Some(of_group) => of_group,
-            None => all.entry(group.clone()).or_default(),
-        };
+        let of_group = all.entry(group.clone()).or_default();
         of_group.jobs += 1;
-        match of_group.queues.get_mut(queue) {
-            Some(jobs) => *jobs += 1,
-            None => _ = of_group.queues.insert(Arc::clone(queue), 1),
-        }
+        *of_group.queues.entry(Arc::clone(queue)).or_default() += 1;
     }
 
     /// Takes a job in this queue off.
@@ -97,19 +90,23 @@ impl GroupCounts {
         let each = wants.iter();
         let each = each.flat_map(|want| want.all_groups().map(move |group| (want, group)));
         let full = each.filter_map(|(want, group)| {
-            let most = match &group.queue {
-                Some(_) => want.bounds.per_key.as_ref()?.max_depth,
-                None => table.tenant(&group.name).filter(|most| *most > 0)?,
+            let (met, bound) = match &group.queue {
+                Some(_) => (BoundMet::Key, want.bounds.per_key.as_ref()?.max_depth),
+                None => {
+                    let most = table.tenant(&group.name).filter(|most| *most > 0)?;
+                    (BoundMet::Tenant, most)
+                }
             };
-            let (waiting, wanted) = (self.count(group), wanted.get(group).copied()?);
-            (waiting + ahead.of_group(group) + wanted > most).then(|| FullGroup {
+            let used = self.count(group);
+            let usage = BoundUsage { used, bound, met };
+            let wanted = wanted.get(group).copied()?;
+            (!usage.fits(ahead.of_group(group) + wanted)).then(|| FullGroup {
                 group: group.clone(),
-                waiting,
-                most,
+                usage,
                 wanted,
             })
         });
-        full.min_by_key(|full| full.wanted <= full.most)
+        full.min_by_key(|full| full.wanted <= full.usage.bound)
     }
 
     /// Forgets all jobs.

@@ -15,15 +15,6 @@ const SURELY: u64 = 1_000_000;
 /// More are not counted in one queue and state.
 const MOST_JOBS: usize = 100_000;
 
-/// The state of a job that waits for a time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum LaterState {
-    /// It was enqueued for a later time.
-    Scheduled,
-    /// It failed, and is to be tried again.
-    Retryable,
-}
-
 /// The jobs of one queue that are known to wait for a time.
 #[derive(Clone, Default, Debug)]
 pub(super) struct LaterJobs {
@@ -34,13 +25,16 @@ pub(super) struct LaterJobs {
 }
 
 impl LaterJobs {
-    /// A job is available from `due` on.
-    pub(super) fn add(&mut self, job: &str, state: LaterState, due: Timestamp) {
+    /// A job was enqueued, and is available from `due` on.
+    pub(super) fn add_scheduled(&mut self, job: &str, due: Timestamp) {
         self.count += 1;
-        match state {
-            LaterState::Scheduled => self.scheduled.add(job, due),
-            LaterState::Retryable => self.retryable.add(job, due),
-        }
+        self.scheduled.add(job, due);
+    }
+
+    /// A job failed, and is to be tried again from `due` on.
+    pub(super) fn add_retryable(&mut self, job: &str, due: Timestamp) {
+        self.count += 1;
+        self.retryable.add(job, due);
     }
 
     /// A job waits for no time any more. Returns whether it did until `now`, as far as is known.
@@ -150,7 +144,6 @@ impl TellsState {
 
 #[cfg(test)]
 mod tests {
-    use super::LaterState::{Retryable, Scheduled};
     use super::*;
 
     fn at(secs: u64) -> Timestamp {
@@ -161,9 +154,9 @@ mod tests {
     fn they_are_counted_until_their_time() {
         let mut later = LaterJobs::default();
         for (job, secs) in [("30", 30), ("10", 10), ("20", 20), ("20 too", 20)] {
-            later.add(job, Scheduled, at(secs));
+            later.add_scheduled(job, at(secs));
         }
-        later.add("a", Retryable, at(5));
+        later.add_retryable("a", at(5));
         assert_eq!(later.waiting(at(0)), 5);
         assert_eq!(later.waiting(at(6)), 5, "perhaps not available yet");
         assert_eq!(later.waiting(at(12)), 3);
@@ -178,7 +171,7 @@ mod tests {
     fn each_job_waits_once() {
         let mut later = LaterJobs::default();
         for (job, secs) in [("a", 10), ("b", 10), ("c", 20), ("c", 30)] {
-            later.add(job, Retryable, at(secs));
+            later.add_retryable(job, at(secs));
         }
         assert_eq!(later.waiting(at(5)), 3, "one failed twice");
         assert!(later.remove("a", at(5)) && !later.remove("a", at(5)));

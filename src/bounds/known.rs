@@ -124,7 +124,7 @@ impl Drop for KnownJobs {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bounds::UNBOUNDED;
+    use super::super::bounds::Bounds;
     use super::*;
 
     /// A job of this key.
@@ -133,7 +133,7 @@ mod tests {
             jobs: 1,
             sizes: vec![1],
             groups: vec![vec![key.clone()]],
-            ..Want::nothing("q", Arc::new(UNBOUNDED))
+            ..Want::nothing("q", Arc::new(Bounds::none()))
         }
     }
 

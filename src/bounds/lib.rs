@@ -33,7 +33,9 @@ mod want;
 
 pub use admit::Admission;
 pub use blocked::PlaceInLine;
-pub use bounds::{Bounds, DEFAULT_TENANT, FileBounds, Given, OverflowStrategy, PerKey};
+pub use bounds::{
+    Bounds, BoundsTable, DEFAULT_TENANT, FileBounds, Given, OverflowStrategy, PerKey,
+};
 pub use drops::Dropping;
 pub use edge::{LastRefusal, TellRefusal};
 pub use estimate::{Counts, HeldCount, LookFound};
@@ -41,6 +43,4 @@ pub use fleet_depth::{GrantedPlaces, WantedPlaces};
 pub use look::{Awaited, Fleet, MissingStats, StatsAnswer};
 pub use seen::{Away, Dropped, EnqueueOutcome, Mark, NewJob, TakenTo};
 pub use state::{Come, Pressure, TakenPlaces};
-pub use want::{
-    BoundGroup, BoundMet, BoundUnit, BoundUsage, Crossed, Edge, Full, Level, Now, Want,
-};
+pub use want::{BoundGroup, BoundMet, BoundUsage, Crossed, Edge, Full, Level, Now, Want};

@@ -89,14 +89,9 @@ impl Pressure {
             return false;
         };
         let mut state = self.state.lock();
-        if let Some(kept) = state.queues.get_mut(queue) {
-            return !kept.estimate.is_known() && kept.estimate.begin();
-        }
-        let name = Arc::from(queue);
-        let mut kept = self.queue(&name, bounds, now);
-        kept.estimate.begin();
-        state.queues.insert(name, kept);
-        true
+        let kept = (state.queues.entry(Arc::from(queue)))
+            .or_insert_with_key(|name| BoundedQueue::new(name, &bounds, &self.groups, now));
+        !kept.estimate.is_known() && kept.estimate.begin()
     }
 
     /// Begins a look at a queue. `false`: one is on its way, or the queue is not known.
@@ -125,11 +120,8 @@ impl Pressure {
     /// `most` looks, where the last one is longest ago.
     pub fn look_for_tenant(&self, tenant: &str, most: usize, now: Instant) -> Vec<Awaited> {
         let mut state = self.state.lock();
-        let counted = self
-            .groups
-            .queues(&BoundGroup::tenant(Arc::from(tenant)))
-            .into_iter();
-        let due = counted.filter_map(|name| {
+        let counted = self.groups.queues(&BoundGroup::tenant(Arc::from(tenant)));
+        let due = counted.into_iter().filter_map(|name| {
             let estimate = &state.queues.get(&name)?.estimate;
             estimate.is_due(now).then(|| (estimate.due(), name))
         });

@@ -13,7 +13,7 @@ use super::want::{Level, Now};
 impl TakenPlaces {
     /// Notes that the enqueue is sent on: from now on its jobs may be stored.
     pub fn sending(&mut self) {
-        self.sent = true;
+        self.if_dropped = EnqueueOutcome::Stored;
     }
 
     /// Whether the ids of the jobs are wanted when they are settled.
@@ -71,10 +71,6 @@ impl TakenPlaces {
 
 impl Drop for TakenPlaces {
     fn drop(&mut self) {
-        let outcome = match self.sent {
-            true => EnqueueOutcome::Stored,
-            false => EnqueueOutcome::Refused,
-        };
-        let _levels = self.end(outcome, &[]);
+        let _levels = self.end(self.if_dropped, &[]);
     }
 }

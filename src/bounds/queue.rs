@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, UNBOUNDED};
+use super::bounds::Bounds;
 use super::drain::Drain;
 use super::edge::{LastRefusal, QueueEdges};
 use super::estimate::{Estimate, HeldCount, LookState};
@@ -17,7 +17,7 @@ use super::groups::GroupCounts;
 use super::hidden::LaterJobs;
 use super::known::KnownJobs;
 use super::sizes::Bytes;
-use super::want::{BoundUnit, BoundUsage, Crossed, Edge, Level, Now};
+use super::want::{BoundMet, BoundUsage, Crossed, Edge, Level, Now};
 use ojs_limit::{Rate, Timestamp, Window};
 
 /// How long a queue is remembered that nobody uses and in which nothing waits.
@@ -48,11 +48,11 @@ impl BoundedQueue {
     /// One of which nothing is known yet.
     pub(super) fn new(
         name: &Arc<str>,
-        bounds: Arc<Bounds>,
+        bounds: &Arc<Bounds>,
         groups: &Arc<GroupCounts>,
         now: Instant,
-    ) -> BoundedQueue {
-        BoundedQueue {
+    ) -> Box<BoundedQueue> {
+        Box::new(BoundedQueue {
             estimate: Estimate::default(),
             fleet: FleetDepth::default(),
             drain: Drain::default(),
@@ -64,9 +64,9 @@ impl BoundedQueue {
             later: LaterJobs::default(),
             undroppable: None,
             looks: LookState::default(),
-            bounds,
+            bounds: Arc::clone(bounds),
             used: now,
-        }
+        })
     }
 
     /// How much of each of these bounds is used by what waits.
@@ -78,26 +78,22 @@ impl BoundedQueue {
         let of_depth = bounds.max_depth.map(|bound| BoundUsage {
             used: self.depth(held),
             bound,
-            unit: BoundUnit::Jobs,
+            met: BoundMet::Depth,
         });
         let of_bytes = bounds.max_bytes.map(|bound| BoundUsage {
             used: self.bytes(held),
             bound,
-            unit: BoundUnit::Bytes,
+            met: BoundMet::Bytes,
         });
         of_depth.into_iter().chain(of_bytes)
     }
 
     fn window(&mut self, rate: &Rate) -> &mut Window {
         let period = rate.period.get();
-        if self
-            .window
-            .as_ref()
-            .is_some_and(|window| window.period() != period)
-        {
-            self.window = None;
-        }
-        self.window.get_or_insert_with(|| Window::new(period))
+        let window = self.window.take();
+        let window = window.filter(|window| window.period() == period);
+        self.window
+            .insert(window.unwrap_or_else(|| Window::new(period)))
     }
 
     /// The depth by what this sidecar knows, or by the fleet's number where that is higher.
@@ -140,7 +136,7 @@ impl BoundedQueue {
     ) -> Option<Level> {
         let last = self.edges.is_above().then(|| self.level(held()));
         self.bounds = Arc::clone(bounds);
-        if **bounds == UNBOUNDED {
+        if **bounds == Bounds::none() {
             // What comes from now on is not seen.
             self.estimate.doubt_all();
             self.used = now;
@@ -160,6 +156,11 @@ impl BoundedQueue {
     /// Whether it is near its bound and should be looked at, although nobody asks.
     pub(super) fn is_pressed(&self, now: Instant) -> bool {
         self.edges.is_above() && self.estimate.is_old(self.used, now)
+    }
+
+    /// The last enqueue that met a bound of a part of its jobs, if that was lately.
+    pub(super) fn last_refusal(&self, now: Instant) -> Option<&LastRefusal> {
+        self.refusal.as_ref().filter(|last| last.is_recent(now))
     }
 
     /// Keeps everybody out until [`BoundedQueue::open`].

@@ -1,23 +1,22 @@
 //! The bounded queues of one sidecar, under one lock, and places that were taken in them. The other files of this room
 //! each do one thing with them.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, BoundsTable, FileBounds, Given, UNBOUNDED};
+use super::bounds::{Bounds, BoundsTable, FileBounds, Given};
 use super::estimate::HeldCount;
 use super::groups::GroupCounts;
-use super::hidden::{LaterState, TellsState};
-use super::line::BlockedLine;
+use super::hidden::TellsState;
 use super::queue::BoundedQueue;
-use super::seen::{Mark, TakenTo};
+use super::seen::{EnqueueOutcome, Mark, TakenTo};
 use super::want::{Level, Now, Want};
 use ojs_limit::Timestamp;
 
@@ -48,7 +47,9 @@ pub struct Pressure {
 #[derive(Default, Debug)]
 pub(super) struct PressureState {
     pub(super) queues: BoundedQueues,
-    pub(super) line: BlockedLine<Come>,
+    /// The enqueues that wait for room, in the order in which they came.
+    pub(super) line: BTreeMap<u64, BlockedEnqueue>,
+    pub(super) last_in_line: u64,
     /// Queues for which the store is to be asked for places.
     pub(super) wanted: Vec<Arc<str>>,
     /// Queues of which the store is to be told something.
@@ -70,7 +71,8 @@ pub struct TakenPlaces {
     pub(super) pressure: Arc<Pressure>,
     pub(super) wants: Vec<Want>,
     pub(super) now: Now,
-    pub(super) sent: bool,
+    /// What becomes of the enqueue as far as is known when this goes before it is settled.
+    pub(super) if_dropped: EnqueueOutcome,
     /// Queues that the caller should look at soon.
     pub look_soon: Vec<Arc<str>>,
     /// Queues of which a bound that is only tried would have refused the enqueue.
@@ -86,6 +88,23 @@ pub enum Come {
     Places(TakenPlaces),
     /// It must drop a job of this queue first, and then [stand on](super::PlaceInLine::stand_on).
     Drop(Arc<str>),
+}
+
+/// An enqueue that waits.
+#[derive(Debug)]
+pub(super) struct BlockedEnqueue {
+    pub(super) wants: Vec<Want>,
+    /// How it is told; `None` while it drops a job.
+    pub(super) tell: Option<oneshot::Sender<Come>>,
+}
+
+impl BlockedEnqueue {
+    /// Tells it. Whoever hangs up leaves the line first, so it is always heard.
+    pub(super) fn tell(&mut self, news: Come) {
+        if let Some(tell) = self.tell.take() {
+            let _heard = tell.send(news);
+        }
+    }
 }
 
 impl Pressure {
@@ -152,21 +171,16 @@ impl Pressure {
     /// How many queues are at their warning threshold or beyond.
     pub fn near_bound(&self) -> usize {
         let state = self.state.lock();
-        state
-            .queues
-            .values()
-            .filter(|queue| queue.edges.is_above())
-            .count()
+        let queues = state.queues.values();
+        queues.filter(|queue| queue.edges.is_above()).count()
     }
 
     /// The queues of which something is known.
     pub fn names(&self) -> Vec<Arc<str>> {
         let state = self.state.lock();
         let table = self.table.load();
-        let is_known =
-            |name: &str, queue: &BoundedQueue| queue.estimate.is_known() && table.measures(name);
         let known = state.queues.iter();
-        let known = known.filter(|(name, queue)| is_known(name, queue));
+        let known = known.filter(|(name, queue)| queue.estimate.is_known() && table.measures(name));
         known.map(|(name, _)| Arc::clone(name)).collect()
     }
 
@@ -192,36 +206,17 @@ impl Pressure {
         self.table.load().of(queue).cloned()
     }
 
-    /// What is only tried of a queue's bounds.
-    pub fn tried(&self, queue: &str) -> Option<Bounds> {
-        self.table.load().tried(queue)
-    }
-
-    /// The bounds of a queue as the file and HTTP give them.
-    pub fn given(&self, queue: &str) -> Option<Given> {
-        self.table.load().given(queue)
-    }
-
-    /// What was set over HTTP of a queue's bounds.
-    pub fn set_over_http(&self, queue: &str) -> Option<Given> {
-        self.table.load().set_for(queue).cloned()
-    }
-
-    /// What was set over HTTP of a tenant's bound.
-    pub fn tenant_over_http(&self, tenant: &str) -> Option<u64> {
-        self.table.load().tenant_set_for(tenant)
-    }
-
-    /// For which queues and tenants something else was set over HTTP than the file says, as keys of the admin port;
-    /// where another file stood `before`, only those of which it said something else.
-    pub fn in_place_of_file(&self, before: Option<&FileBounds>) -> BTreeSet<String> {
-        self.table.load().in_place_of_file(before)
+    /// The bounds of all queues and tenants, and where each comes from.
+    pub fn table(&self) -> Guard<Arc<BoundsTable>> {
+        self.table.load()
     }
 
     /// Takes over the bounds of another file. Returns where the queues stand that were near their bounds.
     #[must_use]
     pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) -> Vec<(Arc<str>, Level)> {
-        self.bound_again(now, |table| table.with_file(file))
+        let change =
+            |table: &BoundsTable| BoundsTable::new(file, table.set.clone(), table.tenants.clone());
+        self.bound_again(now, change)
     }
 
     /// Replaces all bounds that were set over HTTP. Returns where the queues stand that were near their bounds.
@@ -232,7 +227,9 @@ impl Pressure {
         tenants: HashMap<Arc<str>, u64>,
         now: Now,
     ) -> Vec<(Arc<str>, Level)> {
-        self.bound_again(now, |table| table.with_set(queues, tenants))
+        self.bound_again(now, |table| {
+            BoundsTable::new(Arc::clone(&table.file), queues, tenants)
+        })
     }
 
     /// Whether queues may have got bounds since this was last asked: those in which jobs wait are to be looked at.
@@ -254,7 +251,7 @@ impl Pressure {
             Some(names) => names,
             None => state.queues.keys().cloned().collect(),
         };
-        let none = Arc::new(UNBOUNDED);
+        let none = Arc::new(Bounds::none());
         let each = names.into_iter().filter_map(|name| {
             let queue = state.queues.get_mut(&name)?;
             let held = || (self.held)(&name);
@@ -267,11 +264,6 @@ impl Pressure {
         let levels = each.collect();
         self.serve(&mut state, now);
         levels
-    }
-
-    /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: the tenant has no bound.
-    pub fn tenant(&self, tenant: &str) -> Option<u64> {
-        self.table.load().tenant(tenant)
     }
 
     /// What is wanted of queues that are bounded still: what bounds them may have changed since it was wanted.
@@ -337,7 +329,7 @@ impl Pressure {
         let mark = self.mark();
         self.with(name, |queue| {
             queue.estimate.came(1, mark);
-            queue.later.add(job, LaterState::Retryable, due);
+            queue.later.add_retryable(job, due);
         });
     }
 

@@ -89,11 +89,11 @@ impl Want {
         self.sizes.iter().sum()
     }
 
-    /// How much it wants, in this unit.
-    pub(super) fn amount(&self, unit: BoundUnit) -> u64 {
-        match unit {
-            BoundUnit::Jobs => self.jobs,
-            BoundUnit::Bytes => self.bytes(),
+    /// How much it wants of this bound.
+    pub(super) fn amount(&self, bound: BoundMet) -> u64 {
+        match bound {
+            BoundMet::Bytes => self.bytes(),
+            _ => self.jobs,
         }
     }
 }
@@ -103,7 +103,7 @@ impl Want {
 pub enum BoundMet {
     /// `max_depth`.
     Depth,
-    /// `max_size`.
+    /// `max_size`: bytes of jobs, each as long as it was sent.
     Bytes,
     /// `enqueue_rate`.
     Rate,
@@ -113,22 +113,10 @@ pub enum BoundMet {
     Tenant,
 }
 
-/// What the numbers of a bound count.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BoundUnit {
-    /// Jobs.
-    Jobs,
-    /// Bytes of jobs, each as long as it was sent.
-    Bytes,
-}
-
-impl BoundUnit {
-    /// Its name in answers, events and the log; `None`: jobs, which need none.
-    pub fn as_str(self) -> Option<&'static str> {
-        match self {
-            BoundUnit::Jobs => None,
-            BoundUnit::Bytes => Some("bytes"),
-        }
+impl BoundMet {
+    /// What its numbers count, in answers, events and the log; `None`: jobs, which need no word.
+    pub fn unit(self) -> Option<&'static str> {
+        (self == BoundMet::Bytes).then_some("bytes")
     }
 }
 
@@ -163,14 +151,6 @@ impl Full {
         self.wanted <= self.bound
     }
 
-    /// What its numbers count.
-    pub fn unit(&self) -> BoundUnit {
-        match self.met {
-            BoundMet::Bytes => BoundUnit::Bytes,
-            _ => BoundUnit::Jobs,
-        }
-    }
-
     /// Whether other jobs that leave the queue make room for it.
     pub(super) fn is_of_queue(&self) -> bool {
         matches!(self.met, BoundMet::Depth | BoundMet::Bytes)
@@ -194,8 +174,8 @@ pub struct BoundUsage {
     pub used: u64,
     /// The bound.
     pub bound: u64,
-    /// What both count.
-    pub unit: BoundUnit,
+    /// Which bound it is.
+    pub met: BoundMet,
 }
 
 impl BoundUsage {

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::entries::{on_store_error, valid_name};
+use super::entries::{must_have, on_store_error, valid_name};
 use ojs_limit::{CostRule, Limits, WindowKind};
 use ojs_policy::fields::{FieldValue, Fields};
 use ojs_policy::limits::rates;
@@ -128,9 +128,8 @@ impl Budget {
 
     /// Whether a call must be read to know what it pays, or to which key.
     pub fn sees_bodies(&self) -> bool {
-        let by_model = !matches!(self.settle, None | Some(UseSource::At(_)));
         let is_of_body = matches!(self.estimate.from, Some(NumberPlace::Json(_)));
-        self.key.sees_bodies() || by_model || is_of_body
+        self.key.sees_bodies() || is_of_models(&self.settle) || is_of_body
     }
 }
 
@@ -154,21 +153,14 @@ fn budget(
     vendor: Option<&Vendor>,
     declared: &mut Declared,
 ) -> Option<Budget> {
-    if !table.has("name") {
-        Fields::missing(table, "name", "name = \"tokens\"");
-    }
+    must_have(table, "name", "name = \"tokens\"");
     let (name, valid) = valid_name(table);
     let key = key(table, name.as_ref().map(|name| &*name.text));
     table.is_budget = true;
     currency(table);
     let own = rates(table);
-    if table.get(RATE.name).is_none() {
-        Fields::missing(
-            table,
-            RATE.name,
-            "rate = { limit = 200000, period = \"1m\" }",
-        );
-    }
+    let example = "rate = { limit = 200000, period = \"1m\" }";
+    must_have(table, RATE.name, example);
     let limits = own.ok().filter(|rates| !rates.is_empty());
     let limits = limits.map(|rates| Limits {
         rates,
@@ -291,12 +283,11 @@ fn cost(table: &mut TomlTable<'_>, limits: Option<&Limits>) -> Option<BudgetCost
                 hint,
             );
         }
-        let estimate = CallEstimate {
-            from: None,
-            default: Some(NonZeroU32::MIN),
-        };
         return Some(BudgetCost {
-            estimate,
+            estimate: CallEstimate {
+                from: None,
+                default: Some(NonZeroU32::MIN),
+            },
             max: NonZeroU32::MIN,
             settle: None,
         });
@@ -308,9 +299,7 @@ fn cost(table: &mut TomlTable<'_>, limits: Option<&Limits>) -> Option<BudgetCost
     let from = place(cost, "from");
     let default = counted(cost, "default")?;
     let default = default.or_else(|| (!is_of_models(&settle)).then_some(NonZeroU32::MIN));
-    if !cost.has("max") {
-        Fields::missing(cost, "max", "max = 30000");
-    }
+    must_have(cost, "max", "max = 30000");
     let max = counted(cost, "max")??;
     if default.is_some_and(|default| default > max) {
         cost.refuse(
@@ -393,9 +382,7 @@ fn place(table: &mut TomlTable<'_>, name: &'static str) -> Option<NumberPlace> {
 /// Reads what tokens of each model cost.
 fn prices(table: &mut TomlTable<'_>) -> Vec<(Box<str>, TokenPrices)> {
     let Some(all) = table.maybe_table("prices", PRICE) else {
-        if !table.has("prices") {
-            Fields::missing(table, "prices", PRICE);
-        }
+        must_have(table, "prices", PRICE);
         return Vec::new();
     };
     let each = all.each().into_iter().filter_map(|(model, found)| {
@@ -405,9 +392,7 @@ fn prices(table: &mut TomlTable<'_>) -> Vec<(Box<str>, TokenPrices)> {
             of.error(&of.span, title, "write the name of each model in full");
         }
         let needed = |of: &mut TomlTable<'_>, name| {
-            if !of.has(name) {
-                Fields::missing(of, name, PRICE);
-            }
+            must_have(of, name, PRICE);
             price(of, name)
         };
         let (input, output) = (needed(&mut of, "input"), needed(&mut of, "output"));

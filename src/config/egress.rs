@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::budget::{Budget, budgets};
 use super::costs::fair_calls;
-use super::entries::{on_store_error, valid_name};
+use super::entries::{must_have, on_store_error, valid_name};
 use super::feedback::feedback;
 use super::hosts::{Hosts, hosts, warn_of_one_key};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
@@ -192,7 +192,7 @@ fn entry(
     policies: (&[Policy], &[Policy]),
     declared: &mut Declared,
 ) -> Option<EgressSettings> {
-    must_have(table);
+    must_have_all(table);
     let (name, valid) = valid_name(table);
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let listen = address(table, "listen", nowhere);
@@ -285,11 +285,8 @@ fn one_budget_a_name(
             let is_same = (&other.limits, &other.currency) == (&budget.limits, &budget.currency);
             other.name == budget.name && !is_same
         });
-        let mut named = policies
-            .0
-            .iter()
-            .chain(policies.1)
-            .map(|policy| &policy.name);
+        let all = policies.0.iter();
+        let mut named = all.chain(policies.1).map(|policy| &policy.name);
         let mut entries = others.iter().map(|other| &other.name).chain([&entry.name]);
         let name = &budget.name;
         let what = match () {
@@ -311,20 +308,12 @@ fn one_budget_a_name(
 }
 
 /// Reports what is missing of that which each entry has.
-fn must_have(table: &mut TomlTable<'_>) {
-    let needed = [
-        ("name", "name = \"stripe\""),
-        ("listen", "listen = \"127.0.0.1:8082\""),
-        (
-            "upstream",
-            "upstream = \"https://api.stripe.com\", or hosts",
-        ),
-    ];
-    for (name, example) in needed {
-        let has_hosts = name == "upstream" && table.has("hosts");
-        if !has_hosts && !table.has(name) {
-            Fields::missing(table, name, example);
-        }
+fn must_have_all(table: &mut TomlTable<'_>) {
+    must_have(table, "name", "name = \"stripe\"");
+    must_have(table, "listen", "listen = \"127.0.0.1:8082\"");
+    if !table.has("hosts") {
+        let example = "upstream = \"https://api.stripe.com\", or hosts";
+        must_have(table, "upstream", example);
     }
 }
 
@@ -348,10 +337,8 @@ fn refuse_short_wait(
     max_wait: Duration,
 ) {
     let needs = |rate: &Rate| {
-        let micros = rate
-            .period
-            .get()
-            .saturating_mul(pays.min(rate.limit).get().into());
+        let period = rate.period.get();
+        let micros = period.saturating_mul(pays.min(rate.limit).get().into());
         micros / u64::from(rate.limit.get())
     };
     // All of a burst is room for whatever costs more.

@@ -1,6 +1,7 @@
 //! What entries of several lists have: a name, and what is declared for the time when the store is lost.
 
 use ojs_limit::Key;
+use ojs_policy::fields::Fields;
 use ojs_reader::{Text, TomlTable};
 use ojs_store::guard::OnStoreError;
 
@@ -25,6 +26,13 @@ pub(super) fn valid_name(table: &mut TomlTable<'_>) -> (Option<Text>, bool) {
         table.error(&name.span, title, hint);
     }
     (Some(name), valid && !taken)
+}
+
+/// Reports a field that is not there; `example` is how it is written.
+pub(super) fn must_have(table: &mut TomlTable<'_>, name: &'static str, example: &str) {
+    if !table.has(name) {
+        Fields::missing(table, name, example);
+    }
 }
 
 /// Reads what is declared for the time when the store is lost.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::path::PathBuf;
 
 use toml::Spanned;
 use toml::de::DeTable;
@@ -313,11 +314,7 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
     }
     let of = &settings.upstream;
     let upstream = tables.table("upstream");
-    must_be_identity(
-        upstream,
-        of.client_cert_file.as_deref(),
-        of.client_key_file.as_deref(),
-    );
+    must_be_identity(upstream, &of.client_cert_file, &of.client_key_file);
     let is_plain = |url: &BaseUrl| !url.tls && !url.is_unknown();
     if !of.url.as_ref().is_some_and(is_plain) {
         if let Some(path) = &of.ca_file {
@@ -325,16 +322,9 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
         }
         return;
     }
-    for (name, file) in [
-        ("ca_file", &of.ca_file),
-        ("client_cert_file", &of.client_cert_file),
-    ] {
-        if file.is_some() {
-            let title = format!("`upstream.{name}` is not used: `server.upstream` is http");
-            let hint = "write https:// there if the backend speaks TLS";
-            upstream.warn(&upstream.span_of(name), title, hint);
-        }
-    }
+    let why = "`server.upstream` is http";
+    let hint = "write https:// there if the backend speaks TLS";
+    warn_of_unused(upstream, [&of.ca_file, &of.client_cert_file], (why, hint));
 }
 
 /// What is about jobs, at the top of the file.
@@ -428,21 +418,20 @@ fn check_store(settings: &Settings, store: &mut TomlTable<'_>) {
         StoreUrl::Postgres(url) => url.expose().contains("sslmode=disable"),
     };
     let of = &settings.store;
-    must_be_identity(
-        store,
-        of.client_cert_file.as_deref(),
-        of.client_key_file.as_deref(),
-    );
-    for (name, file) in [
-        ("ca_file", &of.ca_file),
-        ("client_cert_file", &of.client_cert_file),
-    ] {
-        if is_plain && file.is_some() {
-            let title = format!(
-                "`store.{name}` is not used: the connection to `store.url` is not encrypted"
-            );
-            let hint = "write rediss:// there, or sslmode=require";
-            store.warn(&store.span_of(name), title, hint);
+    must_be_identity(store, &of.client_cert_file, &of.client_key_file);
+    if is_plain {
+        let why = "the connection to `store.url` is not encrypted";
+        let hint = "write rediss:// there, or sslmode=require";
+        warn_of_unused(store, [&of.ca_file, &of.client_cert_file], (why, hint));
+    }
+}
+
+/// Warns of files that say whom to trust, and what to show, where nobody asks.
+fn warn_of_unused(table: &TomlTable<'_>, files: [&Option<PathBuf>; 2], (why, hint): (&str, &str)) {
+    for (name, file) in ["ca_file", "client_cert_file"].into_iter().zip(files) {
+        if file.is_some() {
+            let title = format!("`{}` is not used: {why}", table.path_of(name));
+            table.warn(&table.span_of(name), title, hint);
         }
     }
 }

@@ -143,10 +143,8 @@ fn by_calls(table: &mut TomlTable<'_>) -> bool {
     let by_calls = table.word_or("counts", false, &[("jobs", false), ("calls", true)]);
     let sync = table.string("sync");
     let is_reserved = sync.is_some_and(|sync| sync.text == "reserved");
-    let beside = named(table)
-        .into_iter()
-        .chain(is_reserved.then_some("sync"))
-        .next();
+    let named = named(table).into_iter();
+    let beside = named.chain(is_reserved.then_some("sync")).next();
     if let Some(name) = beside.filter(|_| by_calls) {
         let hint = format!(
             "jobs take nothing of such a key, so there is nothing to price or to reserve: remove {name}"
@@ -368,10 +366,8 @@ fn without_limits(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
     }
     for one in written.iter().filter(|one| !limits(one)) {
         let key = &one.key;
-        let joins = key
-            .text
-            .as_ref()
-            .is_some_and(|key| limited.contains(&counters(one, &key.text)));
+        let text = key.text.as_ref();
+        let joins = text.is_some_and(|key| limited.contains(&counters(one, &key.text)));
         let unsure = key.given && (unread || key.template.is_none());
         if !joins && !unsure {
             let name = one.name.as_ref();

@@ -1,6 +1,6 @@
 //! How a listener is secured, as the file says it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -59,10 +59,8 @@ fn read(table: &mut TomlTable<'_>) -> Option<TlsSettings> {
         let hint = "nobody shows a certificate otherwise";
         table.refuse("admin_names", "needs `client_ca_file` beside it", hint);
     }
-    let (cert_file, key_file) = (
-        path(table, "cert_file", None),
-        path(table, "key_file", None),
-    );
+    let cert_file = path(table, "cert_file", None);
+    let key_file = path(table, "key_file", None);
     let (Some(cert_file), Some(key_file)) = (cert_file, key_file) else {
         let title = format!("`{}` needs `cert_file` and `key_file`", table.path);
         let span = table.span.clone();
@@ -98,8 +96,8 @@ fn read(table: &mut TomlTable<'_>) -> Option<TlsSettings> {
 /// Who we are to a server that asks: both files or none, and ones that can be used.
 pub(super) fn must_be_identity(
     table: &mut TomlTable<'_>,
-    cert_file: Option<&Path>,
-    key_file: Option<&Path>,
+    cert_file: &Option<PathBuf>,
+    key_file: &Option<PathBuf>,
 ) {
     const NAMES: [&str; 2] = ["client_cert_file", "client_key_file"];
     let (cert, key) = match (cert_file, key_file) {

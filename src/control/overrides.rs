@@ -93,10 +93,8 @@ pub(crate) async fn rate_limit(
     key: &str,
 ) -> Result<Response<Body>, Fault> {
     guard::may_ask(&proxy.sidecar, parts)?;
-    Ok(respond::json(
-        parts,
-        of_key(proxy, parts, &body, key).await?,
-    ))
+    let shown = of_key(proxy, parts, &body, key).await?;
+    Ok(respond::json(parts, shown))
 }
 
 /// `…/queues/{queue}/rate-limit`: the limits of the queue as a whole.
@@ -107,10 +105,8 @@ pub(crate) async fn queue_limit(
     queue: &str,
 ) -> Result<Response<Body>, Fault> {
     guard::may_ask(&proxy.sidecar, parts)?;
-    Ok(respond::json(
-        parts,
-        of_queue(proxy, parts, &body, queue).await?,
-    ))
+    let shown = of_queue(proxy, parts, &body, queue).await?;
+    Ok(respond::json(parts, shown))
 }
 
 /// Shows a key after its override is set by PUT or taken away by DELETE, or as it is.
@@ -177,10 +173,8 @@ async fn put(
         true => Ok(()),
         false => {
             let what = causes::named(space, key.as_str());
-            Err(Fault::new(
-                "not_found",
-                format!("no override is set for {what}"),
-            ))
+            let message = format!("no override is set for {what}");
+            Err(Fault::new("not_found", message))
         }
     }
 }

@@ -197,7 +197,7 @@ fn members(proxy: &Proxy, queue: &str) -> Vec<(&'static str, String)> {
     let limits = set.as_ref().map(|set| &set.limits);
     let slots = limits.and_then(|limits| limits.concurrency);
     let rate_limit = limits.and_then(shape::queue_rate_limit);
-    let bounds = proxy.sidecar.admit.pressure.given(queue);
+    let bounds = proxy.sidecar.admit.pressure.table().given(queue);
     let members = [
         ("concurrency", slots.map(|slots| slots.to_string())),
         ("rate_limit", rate_limit),

@@ -85,11 +85,9 @@ pub(crate) async fn forget(proxy: &Proxy, parts: &Parts, name: &str) -> Result<S
     let sidecar = &proxy.sidecar;
     let queues = sidecar.subqueues.read_queues();
     let Some(queue) = queues.into_iter().find(|queue| *queue.name == *name) else {
-        let fault = Fault::new(
-            "not_found",
-            format!("{name:?} has no subqueues that are read"),
-        );
-        return Err(fault.hinting("`ojs-throttle subqueues` lists the queues that have some"));
+        let message = format!("{name:?} has no subqueues that are read");
+        return Err(Fault::new("not_found", message)
+            .hinting("`ojs-throttle subqueues` lists the queues that have some"));
     };
     if queue.writes != Writes::No {
         let message = format!("the file of this sidecar sends jobs of {name:?} to subqueues");

@@ -45,7 +45,7 @@ pub(crate) async fn tenant(
         let done = settings::put_setting(&proxy.sidecar, settings::TENANT, id, text).await?;
         changed = done || most.is_some();
     }
-    let most = proxy.sidecar.admit.pressure.tenant(id);
+    let most = proxy.sidecar.admit.pressure.table().tenant(id);
     if !alone {
         return Ok(respond::theirs(match most {
             Some(most) => with_limit(reply, most),

@@ -166,7 +166,7 @@ async fn set_next_start(
 async fn unused(sidecar: &Sidecar, key: Key) -> Result<String, Fault> {
     let change = Change::Unused { key: key.clone() };
     sidecar.store.set(change).await?;
-    sidecar.settle.forget_refusals(&key);
+    sidecar.settle.refusals.forget(&key);
     tracing::info!(%key, "its usage was cleared on the admin port");
     let text = format!(r#"{{"key":{},"cleared":true}}"#, quote(key.as_str()));
     settings::changed(sidecar, Space::Job, key);

@@ -277,11 +277,8 @@ pub(super) fn account(pages: &Pages, ledger: &[Event], left: usize) -> Account {
     }
     let safe = pages.enqueued.keys().map(String::as_str);
     let unsafe_jobs = safe.filter(|id| !stored.contains(id) || gone.contains(id));
-    let done = pages
-        .received
-        .iter()
-        .filter(|job| job.acked)
-        .map(|job| &*job.job);
+    let jobs = pages.received.iter();
+    let done = jobs.filter(|job| job.acked).map(|job| &*job.job);
     let undone = done.filter(|id| !completions.contains_key(id));
     let lost: HashSet<&str> = unsafe_jobs.chain(undone).collect();
     let twice = |counts: &HashMap<&str, usize>| -> Vec<String> {

@@ -136,16 +136,7 @@ impl Trait {
         }
     }
 
-    /// Notes that it is so. What was set stays.
-    fn learn_yes(&self) {
-        self.learn(LEARNT_YES);
-    }
-
-    /// Notes that it is not so. What was set stays.
-    fn learn_no(&self) {
-        self.learn(LEARNT_NO);
-    }
-
+    /// Notes that it is so, or that it is not. What was set stays.
     fn learn(&self, learnt: u8) {
         if self.0.load(Ordering::Relaxed) < SET_NO {
             self.0.store(learnt, Ordering::Relaxed);
@@ -230,8 +221,8 @@ impl BackendFacts {
     /// Learns from a fresh claim: attempt 0 is only seen where claims do not count.
     pub fn saw_attempt(&self, attempt: Option<u32>) {
         match (attempt, self.claims_count.known()) {
-            (Some(0), known) if known != Some(false) => self.claims_count.learn_no(),
-            (Some(_), None) => self.claims_count.learn_yes(),
+            (Some(0), known) if known != Some(false) => self.claims_count.learn(LEARNT_NO),
+            (Some(_), None) => self.claims_count.learn(LEARNT_YES),
             _ => {}
         }
     }
@@ -258,7 +249,7 @@ impl BackendFacts {
         };
         let name = implementation.get("name").and_then(|name| name.text());
         if name.is_some_and(|name| KEEP_NAMED.contains(&&*name)) {
-            self.worker_liveness.learn_no();
+            self.worker_liveness.learn(LEARNT_NO);
         }
         let words = [implementation.get("name"), implementation.get("backend")];
         let says = |word: &str| {
@@ -274,16 +265,16 @@ impl BackendFacts {
                 .any(|w| w.text().is_some_and(|text| is(&text)))
         };
         if NAMES_COST.iter().any(|word| says(word)) {
-            self.names_cost.learn_yes();
+            self.names_cost.learn(LEARNT_YES);
         }
         if says("amqp") {
-            self.worker_liveness.learn_yes();
-            self.requeue_harmless.learn_no();
+            self.worker_liveness.learn(LEARNT_YES);
+            self.requeue_harmless.learn(LEARNT_NO);
         }
         if says("lite") {
-            self.from_start.learn_yes();
-            self.requeue_harmless.learn_no();
-            self.retries_always.learn_yes();
+            self.from_start.learn(LEARNT_YES);
+            self.requeue_harmless.learn(LEARNT_NO);
+            self.retries_always.learn(LEARNT_YES);
         }
     }
 

@@ -62,10 +62,8 @@ impl Backlogs {
 
     /// Whether the backend last said that a queue is paused.
     pub(crate) fn is_paused(&self, queue: &str) -> bool {
-        self.queues
-            .lock()
-            .get(queue)
-            .is_some_and(|backlog| backlog.paused)
+        let queues = self.queues.lock();
+        queues.get(queue).is_some_and(|backlog| backlog.paused)
     }
 
     /// Notes whether the backend says that a queue is paused.

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::answers::load::Seldom;
 use crate::limit::{Key, Limited};
-use crate::lines::{AskedBy, CallLines};
+use crate::lines::CallLines;
 use crate::store::Claimed;
 use crate::wire::upstream::Upstream;
 
@@ -63,11 +63,6 @@ impl Calling {
     pub(crate) fn wake(&self, freed: &[Limited]) {
         self.lines
             .wake(freed.iter().map(|one| (one.space, &one.key)));
-    }
-
-    /// A job under these has started.
-    pub(crate) fn job_started(&self, limited: &[Limited]) {
-        self.lines.started(AskedBy::Job, limited);
     }
 
     /// How many of a way out are out through us, and how many wait here.

@@ -34,7 +34,7 @@ pub(crate) fn tell_edges(sidecar: &Sidecar, levels: &[(Arc<str>, Level)]) {
 /// Tells of an edge that was crossed.
 fn tell_edge(sidecar: &Sidecar, queue: &str, level: &Level) {
     if let (Some(crossed), Some(most)) = (level.crossed, level.most) {
-        let (depth, bound, unit) = (most.used, most.bound, most.unit.as_str());
+        let (depth, bound, unit) = (most.used, most.bound, most.met.unit());
         let kind = match crossed.edge {
             Edge::Warning => "backpressure.warning",
             Edge::Cleared => "backpressure.cleared",

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::Instant;
@@ -19,7 +18,7 @@ use crate::limit::Timestamp;
 use crate::store::Gen;
 
 /// What only FETCH needs to know, over all requests.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Fetching {
     /// The worker id under which limited queues are claimed.
     pub(crate) worker_id: Arc<str>,
@@ -47,26 +46,15 @@ pub(crate) struct Fetching {
     /// Which queues without limits workers ask for.
     pub(crate) asks: PassedFetches,
     /// How long the store takes to answer.
-    way: Way,
+    pub(crate) way: Way,
 }
 
 impl Fetching {
     pub(crate) fn new(worker_id: Arc<str>) -> Fetching {
         Fetching {
             worker_id,
-            paused: Paused::default(),
-            brought: AtomicBool::new(false),
-            refused: AtomicU16::new(0),
-            refusal: Seldom::default(),
-            is_told: AtomicBool::new(false),
-            unreadable: Seldom::default(),
             last_claim: AtomicU64::new(1),
-            claims: Arc::default(),
-            backlogs: Backlogs::default(),
-            limited: LimitedQueues::default(),
-            pollers: Pollers::default(),
-            asks: PassedFetches::default(),
-            way: Way::default(),
+            ..Fetching::default()
         }
     }
 
@@ -80,16 +68,6 @@ impl Fetching {
             .last_claim
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
         Gen(now.max(last.unwrap_or(0) + 1))
-    }
-
-    /// The store answered a question of a start after so long.
-    pub(crate) fn took(&self, time: Duration) {
-        self.way.took(time);
-    }
-
-    /// How much earlier a start is asked for, in microseconds, so that the store decides in time.
-    pub(crate) fn lead(&self) -> u64 {
-        self.way.lead()
     }
 
     /// Notes with which status the backend answered a FETCH, and says if it refuses all. That it does not understand one
@@ -112,11 +90,6 @@ impl Fetching {
         } else if !is_refusal && self.is_told.swap(false, Ordering::Relaxed) {
             tracing::info!("the backend accepts a FETCH again");
         }
-    }
-
-    /// Whether limited jobs were enqueued to this queue lately, so that its FETCHes are looked at.
-    pub(crate) fn is_limited(&self, queue: &str) -> bool {
-        self.limited.has(queue)
     }
 
     /// Forgets everything.

@@ -284,11 +284,8 @@ pub(crate) fn noted<'a>(sidecar: &Sidecar, claims: impl Iterator<Item = &'a Clai
 /// A job that was claimed waits in the backend again.
 pub(crate) fn waits_again(sidecar: &Sidecar, claimed: &Claimed) {
     let (queue, limited) = (Arc::clone(&claimed.queue), Arc::clone(&claimed.limited));
-    sidecar
-        .control
-        .named
-        .open()
-        .put(Arc::clone(&claimed.job), queue, limited);
+    let mut named = sidecar.control.named.open();
+    named.put(Arc::clone(&claimed.job), queue, limited);
 }
 
 /// The ids of the jobs in the reply to an enqueue, which has them in the order in which they were sent; those

@@ -42,10 +42,10 @@ pub(crate) fn follow_settings(sidecar: &Sidecar) {
         .collect();
     follow_subqueues(sidecar);
     let pressure = &sidecar.admit.pressure;
-    let before = pressure.in_place_of_file(None);
+    let before = pressure.table().in_place_of_file(None);
     let levels = pressure.set(queues, tenants, edges::now(sidecar));
     edges::tell_edges(sidecar, &levels);
-    tell_in_place_of_file(&pressure.in_place_of_file(None) - &before);
+    tell_in_place_of_file(&pressure.table().in_place_of_file(None) - &before);
 }
 
 /// Tells that the file says something else of these than was set over HTTP.

@@ -6,7 +6,6 @@ use super::hiding::Hidden;
 use super::refusals::{KeyLines, Refusals};
 use super::runs::RunTimes;
 use super::unheard::Unheard;
-use crate::limit::Key;
 
 /// What settling remembers: requests that were not answered, what the services behind keys refused, and held jobs
 /// that may be about to end.
@@ -24,11 +23,6 @@ pub(crate) struct Settle {
 }
 
 impl Settle {
-    /// Forgets how often the service behind a key refused.
-    pub(crate) fn forget_refusals(&self, key: &Key) {
-        self.refusals.forget(key);
-    }
-
     /// Forgets all requests.
     pub(crate) fn clear(&self) {
         self.unheard.clear();

@@ -210,10 +210,8 @@ impl Shadow {
         let Some(tried) = policies.shadow() else {
             return BTreeMap::new();
         };
-        let names = tried
-            .policies()
-            .iter()
-            .map(|policy| Arc::clone(&policy.name));
+        let policies = tried.policies().iter();
+        let names = policies.map(|policy| Arc::clone(&policy.name));
         let of_queues = (!tried.queues().is_empty()).then(|| Arc::from("queue"));
         let held = match self.begun.get() {
             Some(begun) => begun.hold.snapshot(begun.store.now()).await,
@@ -335,10 +333,8 @@ impl Shadow {
     pub(crate) fn note_unknown(&self, limited: &[Limited]) {
         let mut book = self.book.lock();
         for one in limited {
-            book.tallies
-                .entry(Arc::clone(&one.policy))
-                .or_default()
-                .unknown += 1;
+            let tally = book.tallies.entry(Arc::clone(&one.policy)).or_default();
+            tally.unknown += 1;
         }
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::admit::Admit;
-use super::backend::{BackendFacts, Stranger};
+use super::backend::BackendFacts;
 use super::calling::Calling;
 use super::control;
 use super::fetching::Fetching;
@@ -121,11 +121,6 @@ impl Sidecar {
         self.control.live.load()
     }
 
-    /// What answers in place of the backend, as far as was seen.
-    pub fn stranger(&self) -> Option<Stranger> {
-        self.backend.stranger()
-    }
-
     /// Why it does not take work, as `/readyz` says it; `None`: it does.
     pub fn unready(&self) -> Option<String> {
         match self.readiness.word() {
@@ -134,29 +129,9 @@ impl Sidecar {
                 Some("the store has not answered yet".to_owned())
             }
             // So may the backend's, which would take none of the work.
-            "ready" => self.stranger().map(|stranger| stranger.to_string()),
+            "ready" => self.backend.stranger().map(|stranger| stranger.to_string()),
             word => Some(word.to_owned()),
         }
-    }
-
-    /// The store, for drain and inspection.
-    pub fn store(&self) -> &Store {
-        &self.store
-    }
-
-    /// Whether it takes work, for who serves it.
-    pub fn readiness(&self) -> &Readiness {
-        &self.readiness
-    }
-
-    /// The file of the settings, for who follows it.
-    pub fn file(&self) -> &FollowedFile {
-        &self.file
-    }
-
-    /// Where what happens is told, and heard.
-    pub fn events(&self) -> &Events {
-        &self.events
     }
 
     /// Ends when no task of a request is left.
@@ -213,16 +188,6 @@ impl Sidecar {
     ) {
         let code = answer.as_ref().map_or(0, |reply| reply.status.as_u16());
         self.metrics.called(op, code, after);
-    }
-
-    /// No limited call starts from now on.
-    pub fn close_calls(&self) {
-        self.calling.closed.cancel();
-    }
-
-    /// How many calls are out through us.
-    pub fn calls_out(&self) -> usize {
-        self.calling.out()
     }
 
     /// How many limited jobs are out with workers through us. The rows of calls are no jobs.
@@ -300,7 +265,7 @@ impl Sidecar {
 
     /// From when on a start at this time of the store is asked for: it is granted then, and the way there takes time.
     pub(crate) fn asked_from(&self, at: Timestamp) -> Instant {
-        self.instant_of(at.minus(EARLY + self.fetching.lead()))
+        self.instant_of(at.minus(EARLY + self.fetching.way.lead()))
     }
 
     /// A held job is not ours any more: cancelled, settled, or taken back by the backend.

@@ -207,10 +207,8 @@ impl Snapshot {
         let pending = self.pending.get(key);
         let queues: BTreeSet<&str> = self.held_in(key).map(|queue| &**queue).collect();
         let known = pending.into_iter().flatten().map(|(queue, _)| &**queue);
-        let mut queues = queues
-            .into_iter()
-            .chain(known)
-            .chain(covered.iter().copied());
+        let queues = queues.into_iter().chain(known);
+        let mut queues = queues.chain(covered.iter().copied());
         queues.all(|queue| {
             let (here, known) = (self.queue(queue), pending.and_then(|of| of.get(queue)));
             let is_own = || here.in_backend() == Some(*known.unwrap_or(&0));

@@ -47,11 +47,6 @@ impl Proxy {
         }))
     }
 
-    /// The sidecar it is a service of.
-    pub fn sidecar(&self) -> &Sidecar {
-        &self.sidecar
-    }
-
     /// Streams a request and its reply.
     pub(crate) fn pass(
         &self,

@@ -7,7 +7,7 @@ use crate::desk::micros;
 
 /// How long the way to the store and back takes, in microseconds: a moving mean.
 #[derive(Default, Debug)]
-pub(super) struct Way(AtomicU64);
+pub(crate) struct Way(AtomicU64);
 
 impl Way {
     /// A question of a start was answered after so long.

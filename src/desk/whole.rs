@@ -23,7 +23,7 @@ pub(crate) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
     let refused = StatusCode::from_u16(sidecar.fetching.refused.load(Ordering::Relaxed));
     if sidecar.tasks.threads.backend_is_away() {
         found.push(Cause::new(&causes::BACKEND_AWAY, &[]));
-    } else if let Some(stranger) = sidecar.stranger() {
+    } else if let Some(stranger) = sidecar.backend.stranger() {
         found.push(Cause::new(&causes::WRONG_UPSTREAM, &[("who", &stranger)]));
     } else if let Ok(status) = refused {
         let what_helps = match status.as_u16() {

@@ -417,10 +417,8 @@ fn judge(
         let todo = "a FETCH shows no attempt: set upstream.claims_count";
         report.but(Severity::Warn, todo);
     }
-    let burns = probed
-        .requeue
-        .as_ref()
-        .and_then(|found| found.as_ref().err());
+    let found = probed.requeue.as_ref();
+    let burns = found.and_then(|found| found.as_ref().err());
     let burns = burns.map(|why| format!("not harmless: {why}"));
     let is_harmless = probed.requeue.as_ref().map(Result::is_ok);
     requeue.tell_probed(is_harmless, burns.as_deref(), report);

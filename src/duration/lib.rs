@@ -124,11 +124,8 @@ pub fn plain(duration: Duration) -> String {
         (micros / 1_000 % 1_000, "ms"),
         (micros % 1_000, "us"),
     ];
-    let text: String = parts
-        .iter()
-        .filter(|(n, _)| *n > 0)
-        .map(|(n, unit)| format!("{n}{unit}"))
-        .collect();
+    let parts = parts.iter().filter(|(n, _)| *n > 0);
+    let text: String = parts.map(|(n, unit)| format!("{n}{unit}")).collect();
     if text.is_empty() { "0s".into() } else { text }
 }
 

@@ -240,10 +240,8 @@ fn may_use(body: Json<'_>, bytes: &[u8], uri: &Uri, budget: &Budget) -> Option<U
         pictures += 1;
     }
     let own = MAY_WRITE.iter().find_map(|name| number_at(body, name));
-    let default = budget
-        .estimate
-        .default
-        .filter(|_| budget.currency.is_none());
+    let default = budget.estimate.default;
+    let default = default.filter(|_| budget.currency.is_none());
     let written = own.unwrap_or_else(|| default.map_or(WRITES, |default| default.get().into()));
     let answers = number_at(body, "n").unwrap_or(1).max(1);
     let writes = !uri.path().ends_with("/embeddings");

@@ -224,7 +224,7 @@ impl WayOut {
         let asking = boxed(|| async move {
             let asked = Instant::now();
             let taken = sidecar.store.take(&[&claimed], 1).await;
-            sidecar.fetching.took(asked.elapsed());
+            sidecar.fetching.way.took(asked.elapsed());
             let verdict = taken.ok().and_then(|taken| {
                 let lines = &sidecar.calling.lines;
                 lines.served(&taken.served, sidecar.store.now());

@@ -331,10 +331,8 @@ async fn says_paused(proxy: &Proxy, scope: u64, queue: &str) -> bool {
 /// `POST /ojs/v1/admin/reset` of the embedded backend, which clears the sidecar too.
 pub(crate) async fn reset(proxy: &Proxy, parts: Box<Parts>, body: Bytes) -> Response<Body> {
     proxy.sidecar.clear().await;
-    let answer = proxy
-        .upstream
-        .call(calls::plain_call(proxy, &parts, body))
-        .await;
+    let call = calls::plain_call(proxy, &parts, body);
+    let answer = proxy.upstream.call(call).await;
     proxy.sidecar.clear().await;
     respond::answer(&parts, answer, Fault::backend)
 }

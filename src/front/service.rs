@@ -36,14 +36,9 @@ impl Service for Proxy {
     }
 
     fn tls(&self) -> Option<ListenerTls> {
-        self.sidecar
-            .live()
-            .settings
-            .config
-            .server
-            .tls
-            .as_ref()
-            .map(TlsSettings::listener)
+        let live = self.sidecar.live();
+        let tls = live.settings.config.server.tls.as_ref();
+        tls.map(TlsSettings::listener)
     }
 
     fn urgency(&self, head: &Parts) -> Urgency {
@@ -247,10 +242,8 @@ impl Proxy {
 
     /// Passes a request whose body is known, for a reply that may show a job.
     async fn forward(&self, parts: &Parts, bytes: Bytes) -> Response<Body> {
-        let mut answer = self
-            .upstream
-            .call(calls::plain_call(self, parts, bytes))
-            .await;
+        let call = calls::plain_call(self, parts, bytes);
+        let mut answer = self.upstream.call(call).await;
         if let Ok(reply) = &mut answer
             && let Some(shown) = merged(&reply.body, ReplyKind::default(), &self.sidecar.subqueues)
         {

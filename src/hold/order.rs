@@ -226,10 +226,8 @@ pub(super) fn claims(
         }
     }
     let held = of.iter().map(|group| group.held);
-    gone.iter()
-        .zip(held)
-        .map(|(gone, held)| gone.saturating_sub(held))
-        .collect()
+    let both = gone.iter().zip(held);
+    both.map(|(gone, held)| gone.saturating_sub(held)).collect()
 }
 
 /// Whether jobs under these limits are refused alike: only whose share they take may differ.

@@ -189,10 +189,8 @@ impl Hold {
         let mut state = self.state();
         let mut idle = state.queues.values().filter(|queue| idle(queue.fetched_at));
         let last = idle.find_map(|queue| {
-            let jobs = queue
-                .groups
-                .last_first()
-                .flat_map(|group| group.jobs.iter().rev());
+            let groups = queue.groups.last_first();
+            let jobs = groups.flat_map(|group| group.jobs.iter().rev());
             let mut may_go = jobs.filter(|held| !stay.contains(&held.claimed.job));
             Some(may_go.next()?.claimed.job.clone())
         })?;

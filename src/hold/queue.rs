@@ -448,11 +448,8 @@ impl Groups {
     pub(super) fn next_priority(&self, below: Option<i32>, now: Timestamp) -> Option<i32> {
         let is_below = |priority: &i32| below.is_none_or(|below| *priority < below);
         let from = below.map_or(FIRST, |below| (Reverse(below), u64::MAX));
-        let mut open = self
-            .listed
-            .open
-            .range(from..)
-            .filter_map(|(_, id)| self.get(*id));
+        let open = self.listed.open.range(from..);
+        let mut open = open.filter_map(|(_, id)| self.get(*id));
         let open = open.find(|group| group.has_jobs());
         let due = self.due(now).map(|(_, group)| group.priority);
         let open = open.map(|group| group.priority);

@@ -44,18 +44,13 @@ pub(crate) fn post(proxy: &Proxy, scope: u64, target: &str, body: impl Into<Byte
 
 /// A GET under a scope's credentials.
 pub(crate) fn get(proxy: &Proxy, scope: u64, target: String) -> Call {
+    let timeout = proxy.sidecar.live().settings.upstream.timeout;
     Call {
         method: http::Method::GET,
         target: target.into(),
         headers: scope::own_headers(&proxy.sidecar, scope),
         body: Bytes::new(),
-        timeout: proxy
-            .sidecar
-            .live()
-            .settings
-            .upstream
-            .timeout
-            .min(Duration::from_secs(5)),
+        timeout: timeout.min(Duration::from_secs(5)),
     }
 }
 

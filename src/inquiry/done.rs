@@ -39,10 +39,8 @@ impl Done {
         let by_time = by_time(state, limits, waiting, now)?;
         let spread = by_time.since(now) / 10;
         // None before the first may start.
-        let first = state
-            .ask(limits, 1, now)
-            .err()
-            .and_then(|refused| refused.at);
+        let refused = state.ask(limits, 1, now).err();
+        let first = refused.and_then(|refused| refused.at);
         let from = Timestamp(by_time.0 - spread).max(first.unwrap_or(now).min(by_time));
         let done = Done {
             at: by_time,

@@ -90,11 +90,8 @@ async fn drop_one(proxy: &Proxy, held: Pick) -> Option<Pick> {
 
 /// Warns of jobs that are discarded, seldom.
 fn warn_of(sidecar: &Sidecar, by: &Limited) {
-    if let Some(jobs) = sidecar
-        .admit
-        .discarded
-        .count(&format!("_policy:{}", by.policy))
-    {
+    let policy = format!("_policy:{}", by.policy);
+    if let Some(jobs) = sidecar.admit.discarded.count(&policy) {
         tracing::warn!(
             id = %"jobs_dropped",
             policy = %by.policy,

@@ -65,10 +65,8 @@ impl FullLookahead {
     pub(crate) fn of(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Option<FullLookahead> {
         // Jobs in subqueues are not behind those of the queue itself.
         let behind = now.queue(queue).available;
-        let front = now
-            .held
-            .front(queue, now.most)
-            .filter(|_| behind != Some(0))?;
+        let front = now.held.front(queue, now.most);
+        let front = front.filter(|_| behind != Some(0))?;
         let policies = &now.live.policies;
         let gate = policies.gate(queue);
         let is_of_some = |by: &PolicyAndKey| {

@@ -199,9 +199,7 @@ pub(crate) fn named(reply: &[u8]) -> Vec<Cow<'_, str>> {
     let Ok(whole) = Json::parse(reply, REPLY_DEPTH) else {
         return Vec::new();
     };
-    let ids = whole
-        .get("jobs_extended")
-        .into_iter()
-        .flat_map(|ids| ids.items());
+    let extended = whole.get("jobs_extended");
+    let ids = extended.into_iter().flat_map(|ids| ids.items());
     ids.filter_map(|id| id.text()).collect()
 }

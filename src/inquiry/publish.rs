@@ -32,7 +32,7 @@ pub(crate) fn publish(
     let levels = sidecar.admit.pressure.publish(bounds, edges::now(sidecar));
     edges::tell_edges(sidecar, &levels);
     let before = Some(&*last.settings.bounds);
-    tell_in_place_of_file(sidecar.admit.pressure.in_place_of_file(before));
+    tell_in_place_of_file(sidecar.admit.pressure.table().in_place_of_file(before));
     follow_subqueues(sidecar);
     sidecar.shadow.follow();
     sidecar.hold.relimit(edition, limits);

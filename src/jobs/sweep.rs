@@ -27,7 +27,7 @@ use crate::store::{LedgerExt, LooksAfter, Row};
 use crate::{egress, shadow};
 
 use files::SiblingFiles;
-use pace::{EVERY, ticks};
+use pace::ticks;
 
 /// How often a backend that has not told what it is is asked again.
 const UNLEARNT: Duration = Duration::from_secs(2);
@@ -72,7 +72,7 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
     let mut adopting: Option<JoinHandle<()>> = None;
     let mut forgotten = Instant::now();
     let mut others = RowsOfOthers::default();
-    let mut ticks = ticks(EVERY);
+    let mut ticks = ticks();
     depth::measure_queues(proxy).await;
     loop {
         tokio::select! {
@@ -174,7 +174,7 @@ fn forget_unused(sidecar: &Sidecar) {
 /// Looks whether outages of the backend and of services are over, and asks the backend where nobody else does. A backend
 /// that has not told what it is is asked again: something else may answer in its place.
 async fn watch_backend(proxy: &Proxy) {
-    let mut ticks = ticks(EVERY);
+    let mut ticks = ticks();
     let mut asked = Instant::now();
     loop {
         ticks.tick().await;

@@ -193,12 +193,8 @@ fn escape(text: &[u8], pos: usize) -> Result<usize, JsonError> {
 }
 
 fn literal(text: &[u8], pos: usize, word: &[u8]) -> Result<usize, JsonError> {
-    let same = text
-        .iter()
-        .skip(pos)
-        .zip(word)
-        .take_while(|(a, b)| a == b)
-        .count();
+    let there = text.iter().skip(pos);
+    let same = there.zip(word).take_while(|(a, b)| a == b).count();
     if same == word.len() {
         Ok(pos + same)
     } else {

@@ -90,11 +90,8 @@ impl Splice {
         self.edits
             .sort_by_key(|(range, _)| (range.start, !range.is_empty(), Reverse(range.end)));
 
-        let added = self
-            .edits
-            .iter()
-            .map(|(_, bytes)| bytes.len())
-            .sum::<usize>();
+        let edits = self.edits.iter();
+        let added = edits.map(|(_, bytes)| bytes.len()).sum::<usize>();
         let mut result = Vec::with_capacity(text.len() + added);
         let mut done = 0;
         for (range, bytes) in self.edits {

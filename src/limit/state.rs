@@ -190,10 +190,8 @@ impl KeyState {
                 refuse(Strategy::Rate, limit, count, Some(granted_from(opens)));
             }
         }
-        let at = limits
-            .throttle
-            .as_ref()
-            .map_or(now, |throttle| self.pace.next(throttle, pays, now));
+        let throttle = limits.throttle.as_ref();
+        let at = throttle.map_or(now, |throttle| self.pace.next(throttle, pays, now));
         if at > now.plus(EARLY) {
             let limit = limits.throttle.map_or(0, |throttle| throttle.limit.get());
             refuse(Strategy::Throttle, limit, limit, Some(at));

@@ -158,26 +158,16 @@ impl PolicySet {
             return None;
         }
         let is_said = |template: &Template| job.tenant.is_none() || !template.sees_tenants();
-        let of_job = |one: &Limited| {
-            let policy = self
-                .policies
-                .iter()
-                .find(|policy| policy.name == one.policy);
-            match policy {
-                None => one.space == Space::Job,
-                Some(policy) => !policy.key.only_queue() && is_said(&policy.key),
-            }
+        let policy_of = |one: &Limited| {
+            let mut policies = self.policies.iter();
+            policies.find(|policy| policy.name == one.policy)
         };
-        let group_of = |one: &'_ Limited| {
-            let mut fair = self
-                .policies
-                .iter()
-                .map(|policy| (&*policy.name, &policy.prices));
-            let fair = fair
-                .find(|(name, _)| **name == *one.policy)?
-                .1
-                .fair
-                .as_ref()?;
+        let of_job = |one: &Limited| match policy_of(one) {
+            None => one.space == Space::Job,
+            Some(policy) => !policy.key.only_queue() && is_said(&policy.key),
+        };
+        let group_of = |one: &Limited| {
+            let fair = policy_of(one)?.prices.fair.as_ref()?;
             let share = one.share.as_ref().filter(|_| is_said(&fair.by))?;
             Some(Arc::clone(&share.group))
         };
@@ -261,10 +251,8 @@ impl PolicySet {
 
     /// The value whose lack makes a policy refuse the job at enqueue (`key_missing = "reject"`).
     pub fn missing_key(&self, job: &JobView<'_>) -> Option<FieldError> {
-        let strict = self
-            .policies
-            .iter()
-            .filter(|policy| policy.key_missing == KeyMissing::Reject);
+        let policies = self.policies.iter();
+        let strict = policies.filter(|policy| policy.key_missing == KeyMissing::Reject);
         strict
             .filter(|policy| policy.matching.matches(job))
             .find_map(|policy| match policy.key.render(job) {

@@ -324,10 +324,8 @@ impl<'h> VendorHead<'h> {
 
     /// Whether nothing is left of some budget.
     pub(super) fn is_spent(&self) -> bool {
-        let mut left = self
-            .lines
-            .iter()
-            .filter(|(line, _)| matches!(line, VendorLine::Remaining(_)));
+        let lines = self.lines.iter();
+        let mut left = lines.filter(|(line, _)| matches!(line, VendorLine::Remaining(_)));
         left.any(|(_, text)| number(text.trim()) == Some(0.0))
     }
 

@@ -80,10 +80,8 @@ impl Report {
 
     /// How many problems do not.
     pub fn warnings(&self) -> usize {
-        self.problems
-            .iter()
-            .filter(|problem| problem.severity == ProblemSeverity::Warning)
-            .count()
+        let is_warning = |problem: &&Problem| problem.severity == ProblemSeverity::Warning;
+        self.problems.iter().filter(is_warning).count()
     }
 
     /// The report as text, one block a problem.
@@ -188,11 +186,8 @@ fn clamped(span: &Range<usize>, text: &str) -> Range<usize> {
     let rest = text.get(start..).unwrap_or_default();
     let line = rest.find('\n').unwrap_or(rest.len());
     let first = rest.chars().next().map_or(0, char::len_utf8);
-    let length = span
-        .end
-        .saturating_sub(start)
-        .min(line)
-        .max(first.min(line));
+    let length = span.end.saturating_sub(start);
+    let length = length.min(line).max(first.min(line));
     let end = (start + length..=text.len())
         .find(|at| text.is_char_boundary(*at))
         .unwrap_or(text.len());

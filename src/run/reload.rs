@@ -182,7 +182,7 @@ impl Reload {
 
 /// Tells the store which policies have it act otherwise.
 pub(super) fn tell_store(sidecar: &Sidecar, settings: &Settings) {
-    let store = sidecar.store();
+    let store = &sidecar.store;
     store.declare(settings.on_store_error_by_policy.clone());
     store.reserve_for(settings.reserved.clone());
 }
@@ -258,7 +258,7 @@ impl Following {
                 );
                 metrics.config_is_not_in_force(None);
                 let why = Arc::from("it is not followed any more, by a fault of the program");
-                sidecar.file().refused(Some(FileRefusal::Unfit(why)));
+                sidecar.file.refused(Some(FileRefusal::Unfit(why)));
                 return;
             };
             self = back;
@@ -317,16 +317,16 @@ impl Following {
         };
         let counted = counts.then(|| outcome.word());
         let sidecar = &self.reload.0.sidecar;
-        sidecar.file().refused(outcome.refusal());
+        sidecar.file.refused(outcome.refusal());
         if !outcome.is_good() {
             self.metrics.config_is_not_in_force(counted);
             return;
         }
         self.metrics.config_is_in_force(counted);
         if is_first || was_bad || matches!(outcome, ReloadOutcome::Applied(_)) {
-            let now = sidecar.store().now();
+            let now = sidecar.store.now();
             self.metrics.config_good_at(now.0);
-            sidecar.file().changed(now);
+            sidecar.file.changed(now);
         }
         if why == Occasion::Asked && !was_bad && matches!(outcome, ReloadOutcome::Unchanged) {
             let file = self.file.path.display();

@@ -151,7 +151,7 @@ impl Running {
         level: LogLevel,
     ) -> Running {
         let (reload, metrics) = (self.reload.clone(), self.metrics.clone());
-        self.sidecar.file().follow(&file.path.display().to_string());
+        self.sidecar.file.follow(&file.path.display().to_string());
         self.following = Some(Following::new(file, reload, metrics, ask, level));
         self
     }
@@ -218,11 +218,10 @@ impl Running {
         let egress = self.egress_addrs()?;
         let listens = match self.addr()? {
             Some(data) => data.to_string(),
-            None => egress
-                .iter()
-                .map(SocketAddr::to_string)
-                .collect::<Vec<_>>()
-                .join(", "),
+            None => {
+                let egress: Vec<_> = egress.iter().map(SocketAddr::to_string).collect();
+                egress.join(", ")
+            }
         };
         let backend = settings.upstream.url.as_ref();
         let backend = backend.map(|url| url.to_string().into());
@@ -275,22 +274,22 @@ impl Running {
         tasks.spawn(boxed::work(async move {
             let _stopped = stopped.run_until_cancelled(metrics.keep_up()).await;
         }));
-        self.sidecar.readiness().ready();
+        self.sidecar.readiness.ready();
         let ready = say_ready(Arc::clone(&self.sidecar), sweeping.clone());
         tasks.spawn(boxed::work(ready));
         let ended = tokio::select! {
             () = stop.heard() => Ok(()),
             broken = broken(&mut tasks) => Err(broken),
         };
-        self.sidecar.readiness().draining();
-        let given_back = give_back::given_back(proxy.sidecar());
+        self.sidecar.readiness.draining();
+        let given_back = give_back::given_back(&proxy.sidecar);
         drain(&proxy, &self.reload.settings().server, &stop).await;
-        proxy.sidecar().close_calls();
-        say_what_is_left(proxy.sidecar(), given_back).await;
+        proxy.sidecar.calling.closed.cancel();
+        say_what_is_left(&proxy.sidecar, given_back).await;
         sweeping.cancel();
-        proxy.sidecar().events().close();
+        proxy.sidecar.events.close();
         self.closing.cancel();
-        close(tasks, &self.serving, proxy.sidecar(), &stop).await;
+        close(tasks, &self.serving, &proxy.sidecar, &stop).await;
         ended
     }
 }
@@ -477,7 +476,7 @@ impl Thread {
 
 /// Logs that the sidecar is ready, once the store has answered and nothing answers in place of the backend.
 async fn say_ready(sidecar: Arc<Sidecar>, stop: CancellationToken) {
-    while !sidecar.store().has_answered() || sidecar.stranger().is_some() {
+    while !sidecar.store.has_answered() || sidecar.backend.stranger().is_some() {
         let waited = tokio::time::sleep(LOOK);
         if stop.run_until_cancelled(waited).await.is_none() {
             return;
@@ -506,7 +505,7 @@ async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
     }
     let out = give_back::out(sidecar).await;
     if out != Some(0) {
-        let calls = sidecar.calls_out();
+        let calls = sidecar.calling.out();
         tracing::warn!(
             id = %"running_jobs_left",
             out = out.map(|out| out.saturating_sub(calls)),

@@ -197,11 +197,8 @@ pub(crate) fn known_keys(sidecar: &Sidecar, facts: &KeyFacts) -> Vec<Key> {
     let policies = live.policies.policies();
     let mut keys = sidecar.control.named.keys();
     keys.extend(policies.iter().filter_map(|p| p.key.constant().cloned()));
-    let ways = live
-        .settings
-        .egress
-        .iter()
-        .filter(|way| !way.limits.is_empty());
+    let ways = live.settings.egress.iter();
+    let ways = ways.filter(|way| !way.limits.is_empty());
     keys.extend(ways.filter_map(|way| way.key.constant().cloned()));
     keys.extend((sidecar.store.overrides()).keys(Space::Job, sidecar.store.now()));
     keys.extend(facts.of_others().map(|one| one.key.clone()));
@@ -255,10 +252,8 @@ pub(crate) async fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> 
         return Ok(());
     };
     // Jobs may have brought it all the same.
-    let is_set = sidecar
-        .store
-        .overrides()
-        .get(Space::Job, key, sidecar.store.now());
+    let overrides = sidecar.store.overrides();
+    let is_set = overrides.get(Space::Job, key, sidecar.store.now());
     if sidecar.control.named.get(key).is_some() || is_set.is_some() {
         return Ok(());
     }
@@ -471,10 +466,8 @@ fn done(
     } = limited;
     // Where there was always room something else decides, such as how many workers ask.
     let decides = || {
-        let lately = sidecar
-            .metrics
-            .activity()
-            .refused_lately(&(*space, key.clone()));
+        let activity = sidecar.metrics.activity();
+        let lately = activity.refused_lately(&(*space, key.clone()));
         lately || state.ask(limits, 1, now).is_err()
     };
     if waiting == 0 || cost.rule.is_some() || !decides() {

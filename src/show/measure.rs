@@ -13,7 +13,7 @@ use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::duration;
 use crate::inquiry::in_force::with_set;
 use crate::inquiry::lookahead::FullLookahead;
-use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
+use crate::limit::{Key, Limited, Limits, Space, Strategy};
 use crate::policy::numbers;
 use crate::store::LedgerExt;
 use crate::subqueues::SpreadOfQueue;
@@ -63,12 +63,8 @@ async fn measure_out(sidecar: &Sidecar) {
         return;
     }
     let own: HashSet<(Space, Key)> = own.into_iter().collect();
-    let all = sidecar
-        .control
-        .named
-        .keys()
-        .into_iter()
-        .map(|key| (Space::Job, key));
+    let named = sidecar.control.named.keys().into_iter();
+    let all = named.map(|key| (Space::Job, key));
     let others: Vec<_> = all.filter(|key| !own.contains(key)).collect();
     if let Some(out) = out_of(sidecar, &others).await {
         sidecar.metrics.others_active(out);
@@ -160,17 +156,17 @@ fn measure_whole(sidecar: &Sidecar, now: &Snapshot) {
     let held = now.queues.iter().filter(|(_, here)| here.held > 0);
     let full = held.filter_map(|(queue, _)| FullLookahead::that_hides_others(sidecar, now, queue));
     let mut spread = SpreadOfQueue::default();
-    for shown in now
-        .queues
-        .values()
-        .filter_map(|here| here.subqueues.as_deref())
-    {
+    let queues = now.queues.values();
+    for shown in queues.filter_map(|here| here.subqueues.as_deref()) {
         let here = SpreadOfQueue::of(shown);
         spread.shared += here.shared;
         spread.out_of_reach += here.out_of_reach;
     }
-    let (store, threads) = (&sidecar.store, &sidecar.tasks.threads);
-    let overrides = store.overrides();
+    let store = &sidecar.store;
+    let overrides = store.overrides().len();
+    let paused = policies::paused(sidecar, &now.live);
+    let blocked = sidecar.admit.pressure.blocked();
+    let connections = sidecar.tasks.threads.sum(|load| &load.connections);
     let gauges = [
         ("ojs_throttle_held_jobs", now.held.jobs),
         ("ojs_throttle_held_bytes", now.held.bytes),
@@ -180,19 +176,10 @@ fn measure_whole(sidecar: &Sidecar, now: &Snapshot) {
         ("ojs_throttle_subqueues_out_of_reach", spread.out_of_reach),
         ("ojs_throttle_store_up", now.store_up.into()),
         ("ojs_throttle_siblings", now.siblings),
-        ("ojs_throttle_overrides_active", overrides.len()),
-        (
-            "ojs_throttle_paused_keys",
-            policies::paused(sidecar, &now.live),
-        ),
-        (
-            "ojs_throttle_blocked_enqueues",
-            sidecar.admit.pressure.blocked(),
-        ),
-        (
-            "ojs_throttle_connections",
-            threads.sum(|load| &load.connections),
-        ),
+        ("ojs_throttle_overrides_active", overrides),
+        ("ojs_throttle_paused_keys", paused),
+        ("ojs_throttle_blocked_enqueues", blocked),
+        ("ojs_throttle_connections", connections),
         ("ojs_throttle_backend_up", now.backend_up.into()),
     ];
     for (name, now) in gauges {
@@ -240,11 +227,8 @@ fn measure_load(sidecar: &Sidecar) {
     let ordinary = threads.sum(|load| &load.ordinary) + sidecar.left_behind(Urgency::Ordinary);
     let urgent = threads.sum(|load| &load.urgent) + sidecar.left_behind(Urgency::Urgent);
     for (kind, requests) in [("ordinary", ordinary), ("urgent", urgent)] {
-        (sidecar.metrics).set(
-            "ojs_throttle_requests_in_flight",
-            &[("kind", kind)],
-            requests,
-        );
+        let labels = [("kind", kind)];
+        (sidecar.metrics).set("ojs_throttle_requests_in_flight", &labels, requests);
     }
     for (egress, code, ever, _) in sidecar.metrics.service_answers() {
         let labels = [("egress", &*egress), ("code", &*code)];
@@ -269,12 +253,7 @@ fn numbers_of(of: &[(&'static str, &str)], limits: &Limits) -> Vec<(Labels, u32)
     let rates = limits.rates.iter().map(|rate| {
         let mut labels = of(Strategy::Rate);
         labels.push(("period", numbers::period(rate).into_owned()));
-        let window = match rate.window {
-            WindowKind::Sliding => "sliding",
-            WindowKind::Fixed => "fixed",
-            WindowKind::Calendar(..) => "calendar",
-        };
-        labels.push(("window", window.to_owned()));
+        labels.push(("window", rate.window.as_str().to_owned()));
         (labels, rate.limit.get())
     });
     let spacing = limits.throttle.map(|throttle| {

@@ -110,11 +110,8 @@ pub(crate) fn may_bind_policy(sidecar: &Sidecar, name: &str) -> Result<(), Fault
 /// 404 for a name that no policy has whose limits count.
 pub(crate) fn unknown_policy(sidecar: &Sidecar, name: &str) -> Fault {
     let live = sidecar.live();
-    let mut tried = live
-        .policies
-        .shadow()
-        .map_or(&[][..], PolicySet::policies)
-        .iter();
+    let policies = live.policies.shadow().map_or(&[][..], PolicySet::policies);
+    let mut tried = policies.iter();
     let message = if tried.any(|policy| *policy.name == *name) {
         format!(
             "policy {name:?} is only tried (mode = \"shadow\"): nothing that is set for it binds"

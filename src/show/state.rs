@@ -410,7 +410,7 @@ impl Shared {
             held: here.held,
             depth: here.level.as_ref().map(|level| level.depth),
             max_depth: here.level.as_ref().and_then(|level| level.max_depth),
-            bounds_over_http: (sidecar.admit.pressure.set_over_http(queue))
+            bounds_over_http: (sidecar.admit.pressure.table().set_for(queue))
                 .and_then(|set| RawValue::from_string(set.to_json()).ok()),
             pressure: here.level.as_ref().map(Level::pressure),
             refused: sidecar.metrics.activity().rejected_lately(queue),
@@ -495,10 +495,8 @@ impl Shared {
             problem: None,
         };
         let shown = on_page(found, question.page);
-        let keys: Vec<_> = shown
-            .iter()
-            .map(|((space, key), _)| (*space, key))
-            .collect();
+        let each = shown.iter();
+        let keys: Vec<_> = each.map(|((space, key), _)| (*space, key)).collect();
         self.ask_backend(&keys, now).await;
         let stop = now.causes.iter().find(|cause| stops_all(cause));
         let facts = KeyFacts::here(sidecar, Arc::clone(now));
@@ -526,10 +524,8 @@ impl Shared {
                 let end = view.done.map(|done| done.at);
                 ends.insert(view.full_name().into(), end);
             }
-            let hour = question
-                .key
-                .as_ref()
-                .and_then(|_| sidecar.metrics.activity().hour(&of.0));
+            let key = question.key.as_ref();
+            let hour = key.and_then(|_| sidecar.metrics.activity().hour(&of.0));
             let one = Applied::of(sidecar, view, ("", &rows)).await;
             let cause = cause_of(sidecar, &one, &facts);
             let cause = cause.or_else(|| beside.of(sidecar, &of.0, &facts));
@@ -682,11 +678,8 @@ fn known_keys(sidecar: &Sidecar, now: &Arc<Snapshot>) -> Vec<SeenKey> {
     let queues = queues.map(|key| (Space::Queue, key));
     let policies = set(Space::Policy).into_iter();
     let policies = policies.map(|key| (Space::Policy, key));
-    for key in jobs
-        .map(|key| (Space::Job, key))
-        .chain(queues)
-        .chain(policies)
-    {
+    let jobs = jobs.map(|key| (Space::Job, key));
+    for key in jobs.chain(queues).chain(policies) {
         seen.entry(key).or_default();
     }
     seen.into_iter().collect()

@@ -166,7 +166,7 @@ impl Asker<'_> {
                     Space::Queue | Space::Policy => true,
                 };
                 let any = JobView::of_queue(&queue);
-                let shared = self.limits_by_policy(&any, &[]);
+                let shared = self.policies().limits(&any, &[]);
                 let shared = shared.iter().flat_map(|all| &**all).filter(for_all);
                 let is_asked =
                     |one: &&Limited| one.share.is_some() || one.on_limit == OnLimit::Drop;
@@ -183,7 +183,7 @@ impl Asker<'_> {
                     meta,
                     ..JobView::of_queue(&queue)
                 };
-                let limits = self.limits_by_policy(&like, &[]);
+                let limits = self.policies().limits(&like, &[]);
                 let limits: Vec<Arc<[Limited]>> = limits.into_iter().collect();
                 // Where it would go to a subqueue, it would not stand behind the queue's jobs.
                 let place = match self.sidecar().subqueues.writes(&queue) {
@@ -220,15 +220,14 @@ impl Asker<'_> {
         {
             one.cause = Some(self.of_each_key(key.as_str()).await?);
         }
-        Ok(self
-            .explain(AskedAbout {
-                queue: None,
-                job: None,
-                of_all: applied.iter().position(|one| one.cause.is_some()),
-                of_held: None,
-                applied: &applied,
-            })
-            .await)
+        let found = AskedAbout {
+            queue: None,
+            job: None,
+            of_all: applied.iter().position(|one| one.cause.is_some()),
+            of_held: None,
+            applied: &applied,
+        };
+        Ok(self.explain(found).await)
     }
 
     /// Which of the known keys of a policy have no room.
@@ -294,7 +293,7 @@ impl Asker<'_> {
             meta,
             ..JobView::of_queue(queue)
         };
-        let limits = self.limits_by_policy(&view, &own(job, queue));
+        let limits = self.policies().limits(&view, &own(job, queue));
         let facts = json!({ "id": id, "state": state, "queue": queue });
         let (place, of_head) = match answer::dropped_by(job, &state) {
             Some(place) => (place, Vec::new()),
@@ -345,10 +344,6 @@ impl Asker<'_> {
         (JobPlace::Subqueue(queue.to_owned(), head), own)
     }
 
-    fn limits_by_policy(&self, job: &JobView<'_>, own: &[Limited]) -> Option<Arc<[Limited]>> {
-        self.policies().limits(job, own)
-    }
-
     /// What the backend says of a job.
     async fn look_up(&self, id: &str) -> Result<Bytes, Fault> {
         let scope = self.sidecar().scopes.of(&self.parts.headers);
@@ -387,11 +382,8 @@ impl Asker<'_> {
         };
         let of_all: Vec<Limited> = of_all.iter().flat_map(now).collect();
         let of_held: Vec<Vec<Limited>> = of_held.iter().map(now).collect();
-        let all: Vec<Limited> = of_all
-            .iter()
-            .chain(of_held.iter().flatten())
-            .cloned()
-            .collect();
+        let all = of_all.iter().chain(of_held.iter().flatten());
+        let all: Vec<Limited> = all.cloned().collect();
         let keys = all.iter().filter(|one| one.space == Space::Job);
         let keys: Vec<Key> = keys.map(|one| one.key.clone()).collect();
         let (proxy, known) = (self.proxy, &mut self.known);
@@ -495,11 +487,8 @@ impl Asker<'_> {
                 Some(one) => self.tell_binding(one, &mut facts),
                 // Nothing is known that would keep a job from starting.
                 None if cause.lets_start() && is_asked(applied) => {
-                    put(
-                        &mut facts,
-                        "next_start",
-                        rfc3339(self.sidecar().store.now()),
-                    );
+                    let now = self.sidecar().store.now();
+                    put(&mut facts, "next_start", rfc3339(now));
                 }
                 None => {}
             }
@@ -539,14 +528,11 @@ impl Asker<'_> {
         };
         let tried = self.policies().shadow();
         let tried = tried.map_or(&[][..], PolicySet::policies);
-        let told = self.now().shadow.iter();
-        let told =
-            told.filter(
-                |(name, _)| match tried.iter().find(|policy| policy.name == **name) {
-                    Some(policy) => touches(policy),
-                    None => queue.is_some(),
-                },
-            );
+        let is_told = |name: &Arc<str>| match tried.iter().find(|policy| policy.name == *name) {
+            Some(policy) => touches(policy),
+            None => queue.is_some(),
+        };
+        let told = self.now().shadow.iter().filter(|(name, _)| is_told(name));
         told.map(|(policy, tally)| format!("shadow: under {policy} {tally}"))
             .collect()
     }
@@ -697,7 +683,7 @@ impl Asker<'_> {
     async fn queue_facts(&self, name: &str, found: &[Cause]) -> Value {
         let here = self.now().queue(name);
         let level = here.level.as_ref();
-        let set = self.sidecar().admit.pressure.set_over_http(name);
+        let set = self.sidecar().admit.pressure.table().set_for(name).cloned();
         json!({
             "name": name,
             "paused": found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED),
@@ -712,11 +698,10 @@ impl Asker<'_> {
     }
 
     fn forecast(&self, one: &Applied, ahead: usize, facts: &mut Value) {
-        let Limited { space, key, .. } = &one.view.limited;
-        let (now, limit) = (
-            one.view.now,
-            one.view.limited.limits.concurrency.unwrap_or(u32::MAX),
-        );
+        let Limited {
+            space, key, limits, ..
+        } = &one.view.limited;
+        let (now, limit) = (one.view.now, limits.concurrency.unwrap_or(u32::MAX));
         let hung = one.hung.as_ref();
         // As if the slots were not there that may never be free.
         let lost = hung.map_or(0, |hung| hung.slots);

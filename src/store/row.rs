@@ -8,7 +8,7 @@ use ojs_limit::{Key, Limited, Space, Timestamp, each_key};
 
 /// One claim's number: which claim of a job a row speaks of. Higher is newer; an operation that
 /// names an older one does nothing.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Gen(pub u64);
 
 impl Gen {
@@ -43,7 +43,7 @@ impl DerefMut for Claimed {
 
 /// What is known of a claimed job, and the limits that apply to it now: what a row needs to be adopted by
 /// a sibling. The job's bytes stay with the hold.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Claim {
     /// The job's id.
     pub job: Arc<str>,
@@ -166,18 +166,8 @@ impl Claim {
         Claim {
             job,
             generation,
-            claim_id: Arc::default(),
-            worker: None,
-            scope: 0,
             queue,
-            priority: 0,
-            attempt: None,
-            claimed_at: Timestamp(0),
-            visibility: 0,
-            limited: Arc::default(),
-            since: 0,
-            stays: Timestamp(0),
-            followed: Timestamp(0),
+            ..Claim::default()
         }
     }
 

@@ -192,10 +192,8 @@ impl Subqueues {
     pub fn stored(&self, queue: &str, flow: Flow, may_start: MayStart) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
             base.book.stored(flow, may_start);
-            base.moved
-                .entry(flow.subqueue)
-                .or_default()
-                .came(flow, may_start);
+            let moved = base.moved.entry(flow.subqueue).or_default();
+            moved.came(flow, may_start);
             self.news.notify_one();
         }
     }

@@ -31,7 +31,7 @@ const LASTS: Duration = Duration::from_secs(30);
 pub struct SubqueueBook(Vec<BookEntry>);
 
 /// The jobs of one subqueue.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 struct BookEntry {
     /// The backend's numbers, as it last told them.
     told: Option<ToldNumbers>,
@@ -177,13 +177,14 @@ impl Moved {
 }
 
 /// Whether jobs wait in a subqueue of which nobody here was told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum UnheardJobs {
     No,
     /// The backend told of more jobs than are known here, while jobs came. A sibling's word may be on its way, so it is
     /// asked again.
     Perhaps,
     /// They do, or it was never asked.
+    #[default]
     Yes,
 }
 
@@ -209,25 +210,6 @@ pub struct QuestionLeft {
 impl Default for SubqueueBook {
     fn default() -> SubqueueBook {
         SubqueueBook(vec![BookEntry::default(); COUNT.into()])
-    }
-}
-
-impl Default for BookEntry {
-    fn default() -> BookEntry {
-        BookEntry {
-            told: None,
-            asked_at: None,
-            told_at: None,
-            came: 0,
-            later: 0,
-            gone: 0,
-            tagged: 0,
-            tagged_of: Whose::Nobodys,
-            whose: Whose::Nobodys,
-            unheard: UnheardJobs::Yes,
-            news_at: None,
-            unclaimed_since: None,
-        }
     }
 }
 

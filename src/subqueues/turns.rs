@@ -361,15 +361,10 @@ impl SubqueueTurns {
             trusts && standing.turn_of(*nth).is_none()
         };
         if is_trusted(&first) {
-            let trusted: Vec<usize> = due
-                .into_iter()
-                .filter(is_trusted)
-                .take(NAMED_AT_ONCE)
-                .collect();
-            let trust = trusted
-                .iter()
-                .filter_map(|nth| self.each.get(*nth))
-                .map(|state| state.trust);
+            let trusted = due.into_iter().filter(is_trusted);
+            let trusted: Vec<usize> = trusted.take(NAMED_AT_ONCE).collect();
+            let states = trusted.iter().filter_map(|nth| self.each.get(*nth));
+            let trust = states.map(|state| state.trust);
             let jobs = lacking.min(trust.min().unwrap_or(1).into());
             asks.extend(self.ask(trusted, jobs));
         } else {

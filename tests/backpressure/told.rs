@@ -228,32 +228,20 @@ async fn pressure_is_measured() {
     let admin = pair.sidecar.admin();
     client.fill("d", 4).await;
     client.fill("q", 3).await;
+    let pressure = async || admin.metric("ojs_backpressure_pressure{queue=\"q\"}").await;
+    assert_eq!(pressure().await, Some(0.75));
     let page = admin.get("/metrics").await.text();
-    assert!(
-        page.contains("ojs_backpressure_pressure{queue=\"q\"} 0.75"),
-        "{page}"
-    );
     assert!(!page.contains("ojs_backpressure_rejected_total{"), "{page}");
     client.fill("q", 1).await;
     client.offer("q").await;
     client.offer_all(&["q", "q"]).await;
-    let page = admin.get("/metrics").await.text();
-    assert!(
-        page.contains("ojs_backpressure_pressure{queue=\"q\"} 1\n"),
-        "{page}"
-    );
-    assert!(
-        page.contains("ojs_backpressure_rejected_total{queue=\"q\"} 2"),
-        "{page}"
-    );
+    assert_eq!(pressure().await, Some(1.0));
+    let rejected = "ojs_backpressure_rejected_total{queue=\"q\"}";
+    assert_eq!(admin.metric(rejected).await, Some(2.0));
     client.fetch("q", 4).await;
-    let page = admin.get("/metrics").await.text();
-    assert!(
-        page.contains("ojs_backpressure_pressure{queue=\"q\"} 0\n"),
-        "{page}"
-    );
-    let dropped = "ojs_backpressure_dropped_total{queue=\"d\"} 2";
-    assert!(page.contains(dropped), "{page}");
+    assert_eq!(pressure().await, Some(0.0));
+    let dropped = "ojs_backpressure_dropped_total{queue=\"d\"}";
+    assert_eq!(admin.metric(dropped).await, Some(2.0));
 }
 
 /// A queue that is full when a sidecar comes up is measured although nobody enqueues.
@@ -280,11 +268,8 @@ async fn a_queue_that_was_full_before_is_measured() {
     let fetch = json!({"queues": ["q"], "count": 3, "worker_id": "around"});
     directly(&behind.backend, "/ojs/v1/workers/fetch", fetch).await;
     sleep(Duration::from_secs(3)).await;
-    let page = admin.get("/metrics").await.text();
-    assert!(
-        page.contains("ojs_backpressure_pressure{queue=\"q\"} 0\n"),
-        "{page}"
-    );
+    let pressure = "ojs_backpressure_pressure{queue=\"q\"}";
+    assert_eq!(admin.metric(pressure).await, Some(0.0));
 }
 
 /// So is one that is full when it gets a bound, over HTTP or by another file.

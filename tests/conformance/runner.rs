@@ -298,9 +298,8 @@ impl Run<'_> {
 
 /// Exact text, `$match` and `$eq` count; other matchers on headers are skipped.
 fn judge_header(name: &str, matcher: &Value, reply: &Reply) -> judge::Judged {
-    let actual = reply
-        .headers
-        .get(name)
+    let header = reply.headers.get(name);
+    let actual = header
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
     let texts = matcher

@@ -35,11 +35,8 @@ impl Stage {
                 self.0.sidecar.admin(),
             ),
         };
-        let headers: Vec<(&str, &str)> = command
-            .headers
-            .iter()
-            .map(|(name, value)| (&**name, &**value))
-            .collect();
+        let headers = command.headers.iter();
+        let headers: Vec<(&str, &str)> = headers.map(|(name, value)| (&**name, &**value)).collect();
         client
             .send(command.method.clone(), rest, &headers, command.body.clone())
             .await

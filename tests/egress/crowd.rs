@@ -11,18 +11,6 @@ use crate::process::http::{Conn, enqueue, fetch, get};
 use crate::servers::port;
 use crate::sidecar::process::{Backend, Sidecar, config, run_with, until, wait};
 
-/// What the process has in memory, in KiB: `VmRSS` is now, and `VmHWM` was the most.
-fn memory(sidecar: &Sidecar, which: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.pid())).unwrap();
-    let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix(which)?.strip_prefix(':'));
-    line.unwrap()
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .unwrap()
-}
-
 /// The middle of how long a FETCH of a queue that nothing limits takes at each of two sidecars. They are asked by turns:
 /// what else the machine does slows both.
 fn fetches(sidecars: [&Sidecar; 2]) -> [Duration; 2] {
@@ -51,7 +39,7 @@ fn a_thousand_waiting_calls_are_light_and_in_nobodys_way() {
     let idle = Sidecar::run(&config(backend.addr, "max_in_flight = 5", ""));
     assert_eq!(get(calls, "/").status, 200);
     fetches([&sidecar, &idle]);
-    let before = memory(&sidecar, "VmRSS");
+    let before = sidecar.status("VmRSS");
     let call = format!(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{}",
         "x".repeat(100)
@@ -65,7 +53,7 @@ fn a_thousand_waiting_calls_are_light_and_in_nobodys_way() {
     let all = || sidecar.metric("ojs_throttle_calls_waiting") > 999.5;
     wait("all of them wait", all);
     let [crowded, alone] = fetches([&sidecar, &idle]);
-    let more = memory(&sidecar, "VmRSS") - before;
+    let more = sidecar.status("VmRSS") - before;
     eprintln!(
         "{more} KiB for 1,000 waiting calls; a FETCH takes {crowded:?}, and {alone:?} without them"
     );
@@ -99,14 +87,15 @@ fn a_hundred_megabytes_each_way_are_never_in_memory() {
     let sidecar = Sidecar::begin(command, dir);
     let sent = vec![b'x'; HUGE];
     for to in [calls, sidecar.data] {
-        let before = memory(&sidecar, "VmHWM");
+        // The most that it was.
+        let before = sidecar.status("VmHWM");
         let mut conn = Conn::open(to);
         let head = format!("POST /huge HTTP/1.1\r\nHost: a\r\nContent-Length: {HUGE}\r\n\r\n");
         conn.write(head.as_bytes()).unwrap();
         conn.write(&sent).unwrap();
         let body = conn.reply().unwrap().body;
         assert!(body.len() == HUGE && body.bytes().all(|byte| byte == b'y'));
-        let grown = memory(&sidecar, "VmHWM") - before;
+        let grown = sidecar.status("VmHWM") - before;
         assert!(grown < 4 << 10, "{grown} KiB");
     }
     let came = vendor.calls();

@@ -253,11 +253,8 @@ fn a_killed_sidecar_gives_the_slots_of_its_calls_back() {
         wait("its callers have heard", || dies.load(Ordering::SeqCst));
         let died = Instant::now();
         until("all slots are used again", || {
-            let open = vendor
-                .calls()
-                .iter()
-                .filter(|call| call.ended.is_none())
-                .count();
+            let calls = vendor.calls();
+            let open = calls.iter().filter(|call| call.ended.is_none()).count();
             (open == 4).then_some(())
         });
         assert!(

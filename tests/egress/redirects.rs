@@ -134,31 +134,19 @@ async fn a_redirect_to_the_service_itself_comes_back_here() {
         ("/base", 302, "http://VENDOR/base/new", "/new"),
         ("/base", 302, "/base/new", "/new"),
         ("/base", 302, "/base?a", "/?a"),
-        // These lead elsewhere.
-        (
-            "",
-            302,
-            "http://VENDOR.example/new",
-            "http://VENDOR.example/new",
-        ),
-        ("", 302, "http://VENDOR@example/", "http://VENDOR@example/"),
-        ("", 302, "https://VENDOR/new", "https://VENDOR/new"),
-        ("", 302, "http://elsewhere/", "http://elsewhere/"),
-        (
-            "",
-            302,
-            "http://VENDOR//elsewhere/x",
-            "http://VENDOR//elsewhere/x",
-        ),
-        ("/base", 302, "http://VENDOR/other", "http://VENDOR/other"),
-        (
-            "/base",
-            302,
-            "http://VENDOR/baseless",
-            "http://VENDOR/baseless",
-        ),
     ] {
         assert_eq!(location(base, status, from).await, to, "{base} {from}");
+    }
+    for (base, elsewhere) in [
+        ("", "http://VENDOR.example/new"),
+        ("", "http://VENDOR@example/"),
+        ("", "https://VENDOR/new"),
+        ("", "http://elsewhere/"),
+        ("", "http://VENDOR//elsewhere/x"),
+        ("/base", "http://VENDOR/other"),
+        ("/base", "http://VENDOR/baseless"),
+    ] {
+        assert_eq!(location(base, 302, elsewhere).await, elsewhere, "{base}");
     }
 }
 

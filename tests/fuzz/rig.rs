@@ -215,22 +215,12 @@ impl Watched {
         let panic = panics.iter().find(|line| line.contains("id=panic"));
         assert!(panic.is_none(), "{panic:?}");
         assert_eq!(get(self.sidecar.admin, "/livez").status, 200);
-        let now = self.memory();
+        let now = self.sidecar.status("VmRSS");
         let warm = *self.warm.get_or_insert(now);
         assert!(nth < 512 || now < warm + GROWTH, "{warm} KiB became {now}");
         if nth <= 512 {
             self.warm = Some(now);
         }
-    }
-
-    fn memory(&self) -> usize {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.sidecar.pid())).unwrap();
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .unwrap();
-        line.split_whitespace().next().unwrap().parse().unwrap()
     }
 }
 

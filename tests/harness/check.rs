@@ -261,8 +261,8 @@ impl Judge {
         for delivery in &self.records.deliveries {
             *runs.entry(&delivery.job).or_default() += 1;
         }
-        let again: Vec<String> = (runs.into_iter())
-            .filter(|(_, times)| *times > 1)
+        let again = (runs.into_iter()).filter(|(_, times)| *times > 1);
+        let again: Vec<String> = again
             .map(|(job, times)| format!("{job} ran {times} times"))
             .collect();
         self.problems.extend(again);
@@ -274,8 +274,8 @@ impl Judge {
             self.begun + Duration::from_secs(from),
             self.begun + Duration::from_secs(to),
         );
-        let starts = self
-            .starts(label)
+        let starts = self.starts(label);
+        let starts = starts
             .into_iter()
             .filter(|at| (from..to).contains(at))
             .count();
@@ -300,19 +300,12 @@ impl Judge {
             .collect();
         // Each run waited since the job was stored, or at the latest since it was claimed.
         for (nth, at) in again.into_iter().enumerate() {
-            let stored = self
-                .records
-                .produced
-                .get(nth)
-                .map_or(at, |p| p.answered.min(at));
+            let produced = self.records.produced.get(nth);
+            let stored = produced.map_or(at, |p| p.answered.min(at));
             steps.push((stored, 1, 1));
         }
-        for fetch in self
-            .records
-            .fetches
-            .iter()
-            .filter(|fetch| fetch.status == 200)
-        {
+        let fetches = self.records.fetches.iter();
+        for fetch in fetches.filter(|fetch| fetch.status == 200) {
             steps.extend([(fetch.sent, 2, 1), (fetch.answered, 2, -1)]);
         }
         steps.sort_by_key(|(at, ..)| *at);

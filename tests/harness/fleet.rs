@@ -156,12 +156,8 @@ impl Books {
     }
 
     fn tell_others(&mut self, but: u64, wake: &Wake) {
-        let others: Vec<u64> = self
-            .news
-            .keys()
-            .copied()
-            .filter(|nth| *nth != but)
-            .collect();
+        let all = self.news.keys().copied();
+        let others: Vec<u64> = all.filter(|nth| *nth != but).collect();
         for nth in others {
             self.tell(nth, wake.clone());
         }
@@ -225,11 +221,8 @@ impl Member {
     }
 
     fn freed(&self, books: &mut Books, row: &Row) {
-        let keys = row
-            .claimed
-            .limited
-            .iter()
-            .map(|one| (one.space, one.key.clone()));
+        let limited = row.claimed.limited.iter();
+        let keys = limited.map(|one| (one.space, one.key.clone()));
         if row.is_out() {
             books.tell_others(self.nth, &Wake::Freed(keys.collect()));
         }

@@ -115,11 +115,8 @@ impl Judge {
     /// Slots of a key: from the receipt to the end of the claim by the backend's ledger.
     pub fn slots(&self, label: &str) -> Vec<Slot> {
         let mut slots = Vec::new();
-        for claim in self
-            .claims
-            .iter()
-            .filter(|claim| self.is_labelled(&claim.job, label))
-        {
+        let claims = self.claims.iter();
+        for claim in claims.filter(|claim| self.is_labelled(&claim.job, label)) {
             for delivery in claim
                 .delivered
                 .iter()
@@ -299,11 +296,8 @@ fn join(events: &[(Instant, Event)], records: &Records) -> Vec<Claim> {
         let of_job = of_job.get(&delivery.job).into_iter().flatten();
         let mut before =
             of_job.filter(|&&claim| claims.get(claim).is_some_and(|c| c.at <= delivery.at));
-        if let Some(claim) = before
-            .next_back()
-            .copied()
-            .and_then(|claim| claims.get_mut(claim))
-        {
+        let last = before.next_back().copied();
+        if let Some(claim) = last.and_then(|claim| claims.get_mut(claim)) {
             claim.delivered.push(nth);
         }
     }

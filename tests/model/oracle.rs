@@ -184,11 +184,8 @@ impl Oracle {
         if !refusals.is_empty() {
             let lasts = |why: &Refusal| (why.slot, why.at);
             let last = refusals.iter().map(|(_, why)| lasts(why)).max().unwrap();
-            let (which, why) = refusals
-                .iter()
-                .find(|(_, why)| lasts(why) == last)
-                .cloned()
-                .unwrap();
+            let last = refusals.iter().find(|(_, why)| lasts(why) == last);
+            let (which, why) = last.cloned().unwrap();
             let action: OnLimit = refusals
                 .iter()
                 .map(|(which, _)| ask.limited[*which].on_limit)
@@ -204,12 +201,11 @@ impl Oracle {
         let keys = keys_of(&ask.limited);
         let mut numbers = Vec::new();
         for (space, key) in &keys {
-            let limits: Vec<_> = ask
+            let of_key = ask
                 .limited
                 .iter()
-                .filter(|l| l.space == *space && l.key == *key)
-                .map(|l| &l.limits)
-                .collect();
+                .filter(|l| l.space == *space && l.key == *key);
+            let limits: Vec<_> = of_key.map(|l| &l.limits).collect();
             let mut windows: Vec<Rate> = Vec::new();
             for rate in limits.iter().flat_map(|l| &l.rates) {
                 if !windows.iter().any(|known| same_window(known, rate)) {
@@ -428,11 +424,8 @@ impl Oracle {
     }
 
     pub fn due(&self, now: Timestamp) -> Vec<String> {
-        let mut due: Vec<_> = self
-            .rows
-            .iter()
-            .filter(|(_, row)| row.until() <= now)
-            .collect();
+        let rows = self.rows.iter();
+        let mut due: Vec<_> = rows.filter(|(_, row)| row.until() <= now).collect();
         due.sort_by(|a, b| (a.1.until(), a.0).cmp(&(b.1.until(), b.0)));
         due.into_iter().map(|(job, _)| job.clone()).collect()
     }

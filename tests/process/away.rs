@@ -41,8 +41,7 @@ fn it_goes_as_the_chapter_says_and_no_job_is_lost_on_tools() {
     let ports = [data.port(), backend.addr.port(), admin.port()];
     let mut terminal = Terminal::open(ports);
     let file = terminal.write("throttle.toml", LIMITED);
-    let mut command = program();
-    command.arg("run").arg("--config").arg(file);
+    let mut command = run_at(file);
     command.args([
         "--listen",
         &data.to_string(),
@@ -112,8 +111,7 @@ fn subqueues_are_emptied_as_the_chapter_says_on_tools() {
     let [data, admin] = [(); 2].map(|()| port::own());
     let mut terminal = Terminal::open([data.port(), backend.addr.port(), admin.port()]);
     let file = terminal.write("throttle.toml", SPLIT);
-    let mut command = program();
-    command.arg("run").arg("--config").arg(file);
+    let mut command = run_at(file);
     command.args([
         "--listen",
         &data.to_string(),

@@ -50,7 +50,7 @@ impl Desk {
         command.env("USER", "ana").env_remove("COLUMNS");
         command.env("OJS_THROTTLE_ADMIN", self.admin());
         command.env("OJS_THROTTLE_TOKEN", "s3cret");
-        ran(command)
+        ran(&mut command)
     }
 
     /// A command that is done; what it prints.

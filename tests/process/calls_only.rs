@@ -34,7 +34,7 @@ fn tool(sidecar: &Sidecar, args: &[&str]) -> String {
     let mut command = program();
     let admin = format!("http://{}", sidecar.admin);
     command.args(args).args(["--admin", &admin]);
-    let done = ran(command);
+    let done = ran(&mut command);
     assert_eq!(done.status, Some(0), "{args:?}: {}", done.err);
     done.out
 }
@@ -143,23 +143,17 @@ fn what_the_command_prints_is_a_file_that_does_the_same() {
     ];
     let (mut printing, calls) = command(vendor.addr, &options);
     printing.arg("--print");
-    let printed = ran(printing);
+    let printed = ran(&mut printing);
     assert_eq!((printed.status, &*printed.err), (Some(0), ""));
     let (dir, path) = file(&printed.out);
-    let mut check = program();
-    let said = ran({
-        check.arg("check").arg(&path);
-        check
-    });
+    let said = ran(program().arg("check").arg(&path));
     assert_eq!(said.status, Some(0), "{}", said.out);
     assert!(
         said.out.ends_with("ok: calls only, 1 egress entry\n"),
         "{}",
         said.out
     );
-    let mut run = program();
-    run.arg("run").arg("--config").arg(path);
-    let _sidecar = Sidecar::spawn(run, dir);
+    let _sidecar = Sidecar::spawn(run_at(path), dir);
     let of = |shop: &str| {
         let mut conn = Conn::open(calls);
         let head = format!("Host: a\r\nX-Shop: {shop}\r\nOJS-Throttle-Token: a\"b\\c");
@@ -333,7 +327,7 @@ fn a_command_that_limits_nothing_or_is_wrong_says_so() {
         command
             .args(["egress", "--to", "http://127.0.0.1:9"])
             .args(more);
-        let done = ran(command);
+        let done = ran(&mut command);
         assert_eq!(done.status, Some(status), "{more:?}: {}", done.err);
         assert!(done.err.contains(word), "{more:?}: {}", done.err);
     }
@@ -357,7 +351,7 @@ fn options_win_over_the_environment_and_a_backend_there_is_not_ours() {
     pause.env("OJS_THROTTLE_TOKEN", "secret");
     let admin = format!("http://{}", sidecar.admin);
     pause.args(["pause", &vendor.addr.to_string(), "--admin", &admin]);
-    let paused = ran(pause);
+    let paused = ran(&mut pause);
     assert_eq!(paused.status, Some(0), "{}", paused.err);
 }
 
@@ -396,9 +390,7 @@ fn a_reload_changes_limits_and_not_whether_there_is_a_backend() {
         |limit: u32| format!("max_wait = \"0s\"\nrate = {{ limit = {limit}, period = \"1h\" }}");
     let (config, calls) = alone(vendor.addr, "", &hour(1));
     let (dir, path) = file(&config);
-    let mut command = program();
-    command.arg("run").arg("--config").arg(&path);
-    let sidecar = Sidecar::spawn(command, dir);
+    let sidecar = Sidecar::spawn(run_at(&path), dir);
     assert_eq!([(); 2].map(|()| get(calls, "/").status), [200, 429]);
     let more = config.replace("limit = 1,", "limit = 2,");
     fs::write(&path, &more).unwrap();

@@ -175,9 +175,7 @@ fn certificates_that_end_are_told_by_check_start_doctor_and_metrics() {
         ("store.client_cert_file", "is not good before ", "fail"),
     ];
     let (_dir, path) = file(&text);
-    let mut check = program();
-    check.arg("check").arg(&path);
-    let check = ran(check);
+    let check = ran(program().arg("check").arg(&path));
     assert_eq!(check.status, Some(0), "{}", check.out);
     let (report, status) = doctor(&text, &[]);
     assert_eq!(status, Some(1), "{report}");
@@ -245,11 +243,7 @@ fn a_certificate_that_has_ended_takes_the_place_of_no_good_one() {
     let (dir, command) = run_with(&text);
     let path = dir.path().join("throttle.toml");
     let sidecar = Sidecar::begin(command, dir);
-    let health = || {
-        let mut health = program();
-        health.arg("healthcheck").arg("--config").arg(&path);
-        ran(health)
-    };
+    let health = || ran(program().arg("healthcheck").arg("--config").arg(&path));
     wait("it is ready", || health().status == Some(0));
     for (name, from, to) in [("over", -9 * DAY, -DAY), ("early", DAY, 9 * DAY)] {
         ca.lasting(name, HERE, from, to).replace(&good);
@@ -263,9 +257,9 @@ fn a_certificate_that_has_ended_takes_the_place_of_no_good_one() {
         let health = health();
         assert_eq!(health.status, Some(0), "{}", health.err);
     }
-    let mut why = program();
-    why.args(["why", "--queue", "q", "--config"]).arg(&path);
-    let why = ran(why);
+    let why = ran(program()
+        .args(["why", "--queue", "q", "--config"])
+        .arg(&path));
     assert_eq!(why.status, Some(3), "{}", why.err);
     assert!(
         why.err.contains("another certificate than the file has"),
@@ -297,9 +291,7 @@ fn a_client_ca_that_shuts_out_the_commands_is_named() {
         let sidecar = Sidecar::begin(command, dir);
         wait("it serves", || sidecar.log().contains("listening"));
         let told = |args: &[&str]| {
-            let mut command = program();
-            command.args(args).arg(&path);
-            let done = ran(command);
+            let done = ran(program().args(args).arg(&path));
             (done.status, done.out + &done.err)
         };
         let (status, check) = told(&["check"]);

@@ -4,9 +4,7 @@ use super::prelude::*;
 use crate::sidecar::process::Ran;
 
 fn run(args: &[&str]) -> Ran {
-    let mut command = program();
-    command.args(args);
-    ran(command)
+    ran(program().args(args))
 }
 
 #[test]
@@ -76,7 +74,7 @@ fn an_empty_variable_is_named() {
     let mut command = program();
     command.env("OJS_THROTTLE_CONFIG", "");
     command.args(["run", "--upstream", "http://a"]);
-    let done = ran(command);
+    let done = ran(&mut command);
     assert_eq!(done.status, Some(2));
     let told = "OJS_THROTTLE_CONFIG is set, and empty";
     assert!(done.err.contains(told), "{}", done.err);
@@ -144,9 +142,8 @@ fn check_takes_several_files_and_prints_json() {
     assert!(both.out.starts_with(&named), "{}", both.out);
     let both = run(&["check", "--json", path, wrong]);
     assert_eq!(both.status, Some(78));
-    let lines: Vec<Value> = both
-        .out
-        .lines()
+    let lines = both.out.lines();
+    let lines: Vec<Value> = lines
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert_eq!(
@@ -162,14 +159,14 @@ fn check_takes_several_files_and_prints_json() {
     from_stdin
         .args(["check", "-"])
         .stdin(std::fs::File::open(path).unwrap());
-    assert_eq!(ran(from_stdin).out, means);
+    assert_eq!(ran(&mut from_stdin).out, means);
     assert_eq!(run(&["check"]).status, Some(2), "nothing to check");
     // The variable stands for a file that is not said, and for no more.
     let by_variable = |args: &[&str]| {
         let mut command = program();
         command.arg("check").args(args);
         command.env("OJS_THROTTLE_CONFIG", wrong);
-        ran(command).status
+        ran(&mut command).status
     };
     assert_eq!(by_variable(&[]), Some(78));
     assert_eq!(by_variable(&[path]), Some(0));
@@ -293,7 +290,7 @@ fn the_environment_names_the_file_and_the_command_line_wins() {
     command
         .env("OJS_THROTTLE_CONFIG", "/nowhere/throttle.toml")
         .arg("run");
-    let done = ran(command);
+    let done = ran(&mut command);
     assert_eq!(done.status, Some(78));
     assert!(done.err.contains("/nowhere/throttle.toml"), "{}", done.err);
 }

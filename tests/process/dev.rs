@@ -58,7 +58,7 @@ fn changes_by_hand_take_a_token() {
                 &format!("http://{}", sidecar.admin),
             ]);
             pause.env("OJS_THROTTLE_TOKEN", token);
-            ran(pause).status
+            ran(&mut pause).status
         };
         let is_filed = text.contains("filed");
         let right = if is_filed {

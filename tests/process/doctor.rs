@@ -12,7 +12,7 @@ pub fn doctor(config: &str, more: &[&str]) -> (Value, Option<i32>) {
     let mut command = program();
     command.args(["doctor", "--json", "--config"]).arg(path);
     command.args(more);
-    let done = ran(command);
+    let done = ran(&mut command);
     let report: Value = serde_json::from_str(&done.out)
         .unwrap_or_else(|error| panic!("{error}: {}{}", done.out, done.err));
     for one in report["findings"].as_array().unwrap() {
@@ -242,18 +242,17 @@ fn sidecars_that_share_no_store_are_named() {
 fn what_is_no_backend_is_said_so_in_words() {
     let backend = Backend::absent(Lax::spec());
     let (dir, path) = file(config(backend.addr, "", ""));
-    let mut command = program();
-    command.args(["doctor", "--config"]).arg(&path);
-    let done = ran(command);
+    let done = ran(program().args(["doctor", "--config"]).arg(&path));
     assert_eq!(done.status, Some(1));
     for word in ["FAIL  reachable", "-> is it running", "1 failed", "memory:"] {
         assert!(done.out.contains(word), "{word}: {}", done.out);
     }
     drop(dir);
     let (_dir, path) = file("nonsense");
-    let mut command = program();
-    command.args(["doctor", "--config"]).arg(&path);
-    assert_eq!(ran(command).status, Some(78));
+    assert_eq!(
+        ran(program().args(["doctor", "--config"]).arg(&path)).status,
+        Some(78)
+    );
     // A sidecar's admin port, say: it answers, and is none.
     let backend = Backend::start(Lax::spec());
     let base = format!("http://{}/elsewhere", backend.addr);

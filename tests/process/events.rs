@@ -18,10 +18,7 @@ impl Subscriber {
 
     /// One whose side of the connection has room for hardly anything.
     fn narrow(to: SocketAddr) -> Subscriber {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = crate::servers::runtime();
         let stream = runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_recv_buffer_size(4096).unwrap();
@@ -345,17 +342,6 @@ fn ours_and_theirs_in_one_stream() {
     });
 }
 
-/// Kilobytes of this process that are in memory.
-fn resident(sidecar: &Sidecar) -> u64 {
-    let path = format!("/proc/{}/status", sidecar.pid());
-    let status = std::fs::read_to_string(path).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
-
 /// What the processor did for this process so far, in the system's ticks.
 fn worked(sidecar: &Sidecar) -> u64 {
     let path = format!("/proc/{}/stat", sidecar.pid());
@@ -415,14 +401,14 @@ fn who_does_not_read_costs_bounded_memory_and_no_throughput() {
     // Until every buffer on the way to those who sleep is full.
     churn(&sidecar, JOBS);
     times += 1;
-    let before = resident(&sidecar);
+    let before = sidecar.status("VmRSS");
     let mut with = u64::MAX;
     // Some times, and more often where the machine is busy.
     while times < 6 || (with * 2 >= alone * 3 && times < 12) {
         with = with.min(churn(&sidecar, JOBS));
         times += 1;
     }
-    let grown = resident(&sidecar).saturating_sub(before);
+    let grown = sidecar.status("VmRSS").saturating_sub(before);
     println!(
         "{JOBS} starts: {alone} ticks alone, {with} with 20 who do not read; grown by {grown} kB"
     );

@@ -24,11 +24,7 @@ pub fn limits_change_and_starts_go_on(url: &str) {
     let backend = Backend::start(Lax::redis());
     let files = [(); 2].map(|()| file(text(backend.addr, url, 1)));
     let paths = [files[0].1.clone(), files[1].1.clone()];
-    let sidecars = files.map(|(dir, path)| {
-        let mut command = program();
-        command.arg("run").arg("--config").arg(path);
-        Sidecar::spawn(command, dir)
-    });
+    let sidecars = files.map(|(dir, path)| Sidecar::spawn(run_at(path), dir));
     know_each_other(&sidecars, 1.0);
     let all = JOBS * (CHANGES + 2);
     for _ in 0..all {
@@ -66,10 +62,8 @@ pub fn limits_change_and_starts_go_on(url: &str) {
     got.sort();
     // The longest time without a job after each change, before the next one.
     let longest = |nth: usize| {
-        let until = changed
-            .get(nth + 1)
-            .copied()
-            .unwrap_or(*got.last().unwrap());
+        let next = changed.get(nth + 1).copied();
+        let until = next.unwrap_or(*got.last().unwrap());
         let within = got
             .windows(2)
             .filter(|of| of[1] > changed[nth] && of[0] < until);

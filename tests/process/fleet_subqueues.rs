@@ -42,11 +42,7 @@ impl Followers {
             .map(|_| file(text(upstream, url, splits(on))))
             .collect();
         let paths = files.iter().map(|(_, path)| path.clone()).collect();
-        let run = |(dir, path)| {
-            let mut command = program();
-            command.arg("run").arg("--config").arg(path);
-            Sidecar::spawn(command, dir)
-        };
+        let run = |(dir, path)| Sidecar::spawn(run_at(path), dir);
         let sidecars: Vec<Sidecar> = files.into_iter().map(run).collect();
         know_each_other(&sidecars, count as f64 - 1.0);
         Followers { sidecars, paths }
@@ -336,10 +332,8 @@ pub fn numbers_and_salts_come_and_go(url: &str) {
         sidecar.ended();
         assert!(!(shown + &sidecar.log()).contains(SALT));
     }
-    let names = backend
-        .ledger()
-        .into_iter()
-        .filter(|event| event.kind == EventKind::Stored);
+    let events = backend.ledger().into_iter();
+    let names = events.filter(|event| event.kind == EventKind::Stored);
     let names: Vec<String> = names.map(|event| event.queue.to_string()).collect();
     let of_length = |length: usize| names.iter().filter(|name| name.len() == length).count();
     let [base, two, three] = ["q", "q-ojst-00", "q-ojst-100"].map(|name| of_length(name.len()));
@@ -412,7 +406,8 @@ fn the_reading_ends_by_hand() {
         let mut command = program();
         command.env("OJS_THROTTLE_TOKEN", "s3cret");
         command.args(["subqueues", "--admin", &format!("http://{}", sidecar.admin)]);
-        let ran = ran(command_with(command, line));
+        command.args(line.split_whitespace());
+        let ran = ran(&mut command);
         (ran.status, ran.out + &ran.err)
     };
     let all_of = |sidecar: &Sidecar| {
@@ -473,11 +468,6 @@ fn the_reading_ends_by_hand() {
     );
 }
 
-fn command_with(mut command: Command, line: &str) -> Command {
-    command.args(line.split_whitespace());
-    command
-}
-
 /// What the command lists at each of two sidecars is what the backend has: a tenant out of reach behind another one's
 /// jobs, with the key that is shut in front, and a tenant by itself.
 #[test]
@@ -518,7 +508,8 @@ fn what_lies_where_is_listed_as_the_backend_has_it() {
             "--admin",
             &format!("http://{}", fleet.sidecars[nth].admin),
         ]);
-        let ran = ran(command_with(command, option));
+        command.args(option.split_whitespace());
+        let ran = ran(&mut command);
         assert_eq!(ran.status, Some(0), "{}", ran.err);
         ran.out
     };

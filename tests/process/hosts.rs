@@ -226,14 +226,8 @@ fn thousands_of_hosts_keep_a_few_connections_and_no_memory() {
     let (config, calls) = entry(&format!("scheme = \"http\"\nhosts = [{listed}]"));
     // Keys have places of their own in the store.
     let sidecar = Sidecar::run(&config.replace("{host}", "all"));
-    let of_process = |what: &str| format!("/proc/{}/{what}", sidecar.pid());
-    let kept = || {
-        let status = std::fs::read_to_string(of_process("status")).unwrap();
-        let mut lines = status.lines();
-        let line = lines.find(|line| line.starts_with("VmRSS:")).unwrap();
-        let number = line.split_whitespace().nth(1).unwrap();
-        number.parse::<u64>().unwrap()
-    };
+    let descriptors = format!("/proc/{}/fd", sidecar.pid());
+    let kept = || sidecar.status("VmRSS");
     let mut conn = Conn::open(calls);
     let mut call = |nth: u32| {
         let host = host(nth);
@@ -246,7 +240,7 @@ fn thousands_of_hosts_keep_a_few_connections_and_no_memory() {
     for nth in 1_000..4_000 {
         call(nth);
         if nth % 50 == 0 {
-            most = most.max(std::fs::read_dir(of_process("fd")).unwrap().count());
+            most = most.max(std::fs::read_dir(&descriptors).unwrap().count());
         }
     }
     let grown = kept().saturating_sub(before);

@@ -64,10 +64,7 @@ impl Front {
         let resumed = Arc::<AtomicBool>::default();
         let resumes = Arc::clone(&resumed);
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime = crate::servers::runtime();
             runtime.block_on(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 give.send(listener.local_addr().unwrap().port()).unwrap();

@@ -144,9 +144,7 @@ impl Cause {
         let at = format!("{}\"", backend.addr);
         let base = format!("{}{}\"", backend.addr, self.base);
         let file = file(config(backend.addr, "", &rest).replace(&at, &base));
-        let mut run = program();
-        run.arg("run").arg("--config").arg(&file.1);
-        let sidecar = Sidecar::begin(run, tempfile::tempdir().unwrap());
+        let sidecar = Sidecar::begin(run_at(&file.1), tempfile::tempdir().unwrap());
         if !self.config.contains(NOWHERE) {
             sidecar.state("ready");
         }
@@ -180,22 +178,29 @@ impl Cause {
     }
 }
 
+/// What most causes have.
+const PLAIN: Cause = Cause {
+    name: "",
+    config: SLOTS,
+    stage: one_runs,
+    base: "",
+    names: &[],
+    kind: "",
+    sentence: "",
+    asked: Asked::Queue,
+};
+
 pub const CAUSES: [Cause; 27] = [
     Cause {
         name: "all slots are taken",
-        base: "",
         kind: "slots",
-        config: SLOTS,
         stage: |Stage { sidecar, .. }| two_run_and_one_waits(sidecar),
-        names: &[],
         sentence: "are taken",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "workers hang",
-        base: "",
         kind: "may hang",
-        config: SLOTS,
         stage: |Stage { sidecar, .. }| {
             for _ in 0..20 {
                 let job = enqueue(sidecar.data, "billing", json!({}));
@@ -209,15 +214,12 @@ pub const CAUSES: [Cause; 27] = [
             });
             job
         },
-        names: &[],
         sentence: "2 run since",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "an override pauses the key",
-        base: "",
         kind: "paused",
-        config: SLOTS,
         stage: |Stage { sidecar, .. }| {
             let pause = json!({"concurrency": 0, "reason": "incident 7", "by": "ana"});
             let path = "/ojs/v1/rate-limits/stripe";
@@ -227,15 +229,12 @@ pub const CAUSES: [Cause; 27] = [
             assert_eq!(started(sidecar, "billing", 1), [""; 0]);
             job
         },
-        names: &[],
         sentence: "its concurrency is 0",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "a nack shuts the key",
-        base: "",
         kind: "shut",
-        config: SLOTS,
         stage: |Stage { sidecar, .. }| {
             let first = enqueue(sidecar.data, "billing", json!({}));
             let waits = enqueue(sidecar.data, "billing", json!({}));
@@ -251,15 +250,12 @@ pub const CAUSES: [Cause; 27] = [
             assert_eq!(nacked.status, 200, "{nacked:?}");
             waits
         },
-        names: &[],
         sentence: "is shut until",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the backend is down",
-        base: "",
         kind: "backend away",
-        config: SLOTS,
         stage: |Stage {
                     backend, sidecar, ..
                 }| {
@@ -271,13 +267,11 @@ pub const CAUSES: [Cause; 27] = [
             });
             job
         },
-        names: &[],
         sentence: "the backend does not answer",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "a policy whose key has a field of the job",
-        base: "",
         kind: "rate",
         config: TEMPLATE,
         stage: |Stage { sidecar, .. }| {
@@ -293,11 +287,10 @@ pub const CAUSES: [Cause; 27] = [
         },
         names: &[("billing", "default"), ("stripe", "crm:acme")],
         sentence: "as many as its window allows",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "a throttle of the whole queue",
-        base: "",
         kind: "spacing",
         config: SPACED,
         stage: |Stage { sidecar, .. }| {
@@ -311,21 +304,18 @@ pub const CAUSES: [Cause; 27] = [
             ("billing", "slow"),
         ],
         sentence: "spaces its starts",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "slots are taken, and the rate has room",
-        base: "",
         kind: "slots",
         config: SLOTS_AND_RATE,
         stage: |Stage { sidecar, .. }| two_run_and_one_waits(sidecar),
-        names: &[],
         sentence: "are taken",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the jobs are held for other credentials",
-        base: "",
         kind: "credentials",
         config: "",
         stage: |Stage { sidecar, .. }| {
@@ -359,77 +349,59 @@ pub const CAUSES: [Cause; 27] = [
         },
         names: &[("billing", "mail"), ("stripe", "k")],
         sentence: "are held for credentials",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the queue is paused",
-        base: "",
         kind: "queue paused",
-        config: SLOTS,
         stage: |Stage { sidecar, .. }| {
             let job = enqueue(sidecar.data, "billing", json!({}));
             let paused = ask(sidecar.data, "POST", "/ojs/v1/queues/billing/pause", "");
             assert_eq!(paused.status, 200, "{paused:?}");
             job
         },
-        names: &[],
         sentence: "queue \"billing\" is paused",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "nobody asks",
-        base: "",
         kind: "nobody asks",
-        config: SLOTS,
         stage: |Stage { sidecar, .. }| enqueue(sidecar.data, "billing", json!({})),
-        names: &[],
         sentence: "no worker has asked",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the job has not been fetched",
-        base: "",
         kind: "at the backend",
-        config: SLOTS,
         stage: |Stage { sidecar, .. }| enqueue(sidecar.data, "billing", json!({})),
-        names: &[],
         sentence: "the job waits at the backend",
         asked: Asked::Job,
+        ..PLAIN
     },
     Cause {
         name: "the job runs",
-        base: "",
         kind: "runs",
-        config: SLOTS,
-        stage: |Stage { sidecar, .. }| {
-            let job = enqueue(sidecar.data, "billing", json!({}));
-            assert_eq!(started(sidecar, "billing", 1), [&*job]);
-            job
-        },
-        names: &[],
+        stage: one_runs,
         sentence: "the job runs",
         asked: Asked::Job,
+        ..PLAIN
     },
     Cause {
         name: "the job has ended",
-        base: "",
         kind: "other state",
-        config: SLOTS,
         stage: |Stage { sidecar, .. }| {
             let job = enqueue(sidecar.data, "billing", json!({}));
             assert_eq!(started(sidecar, "billing", 1), [&*job]);
             assert_eq!(ack(sidecar.data, &job, "w").status, 200);
             job
         },
-        names: &[],
         sentence: "no limit matters",
         asked: Asked::Job,
+        ..PLAIN
     },
     Cause {
         name: "a worker went around the sidecar",
-        base: "",
         kind: "elsewhere",
-        config: SLOTS,
         stage: |Stage {
                     backend, sidecar, ..
                 }| {
@@ -437,13 +409,12 @@ pub const CAUSES: [Cause; 27] = [
             assert_eq!(fetch(backend.addr, "billing", 1, "w").jobs(), [&*job]);
             job
         },
-        names: &[],
         sentence: "it has no slot here",
         asked: Asked::Job,
+        ..PLAIN
     },
     Cause {
         name: "the file allows no start",
-        base: "",
         kind: "no slots",
         config: "\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 0\n",
         stage: |Stage { sidecar, .. }| {
@@ -451,13 +422,11 @@ pub const CAUSES: [Cause; 27] = [
             assert_eq!(started(sidecar, "billing", 1), [""; 0]);
             job
         },
-        names: &[],
         sentence: "has no slots",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the lookahead is full",
-        base: "",
         kind: "lookahead full",
         config: LOOKAHEAD,
         stage: |Stage { sidecar, .. }| {
@@ -476,15 +445,12 @@ pub const CAUSES: [Cause; 27] = [
             });
             waits
         },
-        names: &[],
         sentence: "the lookahead of queue",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the queue is paused at the backend alone",
-        base: "",
         kind: "queue paused",
-        config: SLOTS,
         stage: |Stage {
                     backend, sidecar, ..
                 }| {
@@ -493,13 +459,11 @@ pub const CAUSES: [Cause; 27] = [
             assert_eq!(paused.status, 200, "{paused:?}");
             job
         },
-        names: &[],
         sentence: "queue \"billing\" is paused",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the queue is full",
-        base: "",
         kind: "queue full",
         config: "\n[[queue]]\nname = \"billing\"\nmax_depth = 1\n",
         stage: |Stage { sidecar, .. }| {
@@ -509,29 +473,20 @@ pub const CAUSES: [Cause; 27] = [
             assert_eq!(refused.status, 429, "{refused:?}");
             job
         },
-        names: &[],
         sentence: "is full: producers",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "all jobs of the queue run",
-        base: "",
         kind: "no jobs",
-        config: SLOTS,
-        stage: |Stage { sidecar, .. }| {
-            let job = enqueue(sidecar.data, "billing", json!({}));
-            assert_eq!(started(sidecar, "billing", 1), [&*job]);
-            job
-        },
-        names: &[],
+        stage: one_runs,
         sentence: "the backend has no job of queue",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the backend is elsewhere",
         base: "/nowhere",
         kind: "backend refuses",
-        config: SLOTS,
         stage: |Stage {
                     backend, sidecar, ..
                 }| {
@@ -546,13 +501,11 @@ pub const CAUSES: [Cause; 27] = [
             assert_eq!(refused.status, 404, "{refused:?}");
             job
         },
-        names: &[],
         sentence: "the backend answers a FETCH with",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the sidecar drains",
-        base: "",
         kind: "draining",
         config: DRAINS,
         stage: |Stage { sidecar, .. }| {
@@ -563,15 +516,12 @@ pub const CAUSES: [Cause; 27] = [
             sidecar.state("draining");
             job
         },
-        names: &[],
         sentence: "the sidecar stops",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the file was refused",
-        base: "",
         kind: "file refused",
-        config: SLOTS,
         stage: |Stage { sidecar, file, .. }| {
             let job = enqueue(sidecar.data, "billing", json!({}));
             std::fs::write(&file.1, "[server]\nupstream = 7\n").unwrap();
@@ -585,13 +535,11 @@ pub const CAUSES: [Cause; 27] = [
             });
             job
         },
-        names: &[],
         sentence: "the config file is not in force",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the store was never there",
-        base: "",
         kind: "store never there",
         config: "\n[store]\nurl = \"redis://127.0.0.1:1\"\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n",
         stage: |Stage { sidecar, .. }| {
@@ -602,49 +550,49 @@ pub const CAUSES: [Cause; 27] = [
             assert_eq!(started(sidecar, "billing", 1), [""; 0]);
             job
         },
-        names: &[],
         sentence: "the store has not answered since the start",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the store is lost",
-        base: "",
         kind: "store lost",
         config: "\n[store]\nurl = \"REDIS\"\non_store_error = \"open\"\n",
         stage: |stage| store_is_lost(stage),
-        names: &[],
         sentence: "the store does not answer: these are the numbers",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the store is lost, and that closes the key",
-        base: "",
         kind: "store closed",
         config: "\n[store]\nurl = \"REDIS\"\non_store_error = \"closed\"\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n",
         stage: |stage| store_is_lost(stage),
-        names: &[],
         sentence: "the store does not answer, and on_store_error is",
-        asked: Asked::Queue,
+        ..PLAIN
     },
     Cause {
         name: "the store is lost, and this sidecar had no slot",
-        base: "",
         kind: "store share",
         config: "\n[store]\nurl = \"REDIS\"\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n",
         stage: |stage| {
-            let mut run = program();
-            run.arg("run").arg("--config").arg(&stage.file.1);
-            stage.sibling = Some(Sidecar::begin(run, tempfile::tempdir().unwrap()));
+            stage.sibling = Some(Sidecar::begin(
+                run_at(&stage.file.1),
+                tempfile::tempdir().unwrap(),
+            ));
             wait("they know each other", || {
                 stage.sidecar.metric("ojs_throttle_siblings") == 1.0
             });
             store_is_lost(stage)
         },
-        names: &[],
         sentence: "leaves no room",
-        asked: Asked::Queue,
+        ..PLAIN
     },
 ];
+
+fn one_runs(Stage { sidecar, .. }: &mut Stage) -> String {
+    let job = enqueue(sidecar.data, "billing", json!({}));
+    assert_eq!(started(sidecar, "billing", 1), [&*job]);
+    job
+}
 
 /// A job waits, and then the store goes.
 fn store_is_lost(Stage { sidecar, store, .. }: &mut Stage) -> String {
@@ -750,7 +698,7 @@ fn says(sidecar: &Sidecar, command: &str) -> String {
     run.args(words.split(' '));
     run.env("COLUMNS", "400");
     run.env("OJS_THROTTLE_ADMIN", format!("http://{}", sidecar.admin));
-    let said = ran(run);
+    let said = ran(&mut run);
     said.out + &said.err
 }
 

@@ -49,7 +49,7 @@ fn a_container_answers_the_commands_of_the_chapter() {
             let mut inside = program();
             inside.envs(secrets);
             inside.args(arguments.replace(FILE, path.to_str().unwrap()).split(' '));
-            let said = ran(inside);
+            let said = ran(&mut inside);
             assert_eq!(said.status, Some(0), "{line}: {}{}", said.out, said.err);
             asked += 1;
         }

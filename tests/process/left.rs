@@ -13,9 +13,7 @@ use crate::servers::vendor::{Answer, Vendor};
 fn following(text: &str) -> (Desk, PathBuf) {
     let backend = Backend::start(Lax::spec());
     let (dir, path) = file(config(backend.addr, TOKEN, text));
-    let mut command = program();
-    command.arg("run").arg("--config").arg(&path);
-    let sidecar = Sidecar::spawn(command, dir);
+    let sidecar = Sidecar::spawn(run_at(&path), dir);
     let series = "ojs_throttle_config_file_matches";
     wait("the first look", || sidecar.metric(series) == 1.0);
     (Desk::before(backend, sidecar), path)

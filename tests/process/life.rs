@@ -69,11 +69,8 @@ fn a_service_manager_hears_how_it_is() {
     let reloading = manager.next();
     let mut lines = reloading.lines();
     assert_eq!(lines.next(), Some("RELOADING=1"));
-    let at = lines
-        .next()
-        .unwrap()
-        .strip_prefix("MONOTONIC_USEC=")
-        .unwrap();
+    let line = lines.next().unwrap();
+    let at = line.strip_prefix("MONOTONIC_USEC=").unwrap();
     let at: u128 = at.parse().unwrap();
     assert!((before..before + 30_000_000).contains(&at), "{before} {at}");
     assert_eq!(manager.next().trim(), "READY=1");
@@ -117,7 +114,7 @@ fn health(set: impl FnOnce(&mut Command)) -> (Option<i32>, String) {
     let mut command = program();
     command.arg("healthcheck");
     set(&mut command);
-    let done = ran(command);
+    let done = ran(&mut command);
     (done.status, done.err)
 }
 
@@ -126,8 +123,7 @@ fn a_health_check_asks_the_sidecar_of_its_config() {
     let backend = Backend::start(Lax::spec());
     let admin = crate::servers::port::own().to_string();
     let (dir, path) = file(config(backend.addr, "", ""));
-    let mut command = program();
-    command.arg("run").arg("--config").arg(&path);
+    let mut command = run_at(&path);
     command
         .args(["--listen", "127.0.0.1:0"])
         .env("OJS_THROTTLE_ADMIN_LISTEN", &admin);
@@ -197,9 +193,7 @@ fn who_is_not_ready_is_not_healthy() {
 }
 
 fn said(args: &[&str]) -> String {
-    let mut command = program();
-    command.args(args);
-    let done = ran(command);
+    let done = ran(program().args(args));
     assert_eq!(done.status, Some(0), "{args:?}: {}", done.err);
     done.out
 }

@@ -373,7 +373,7 @@ fn threads_share_the_port_and_the_limits() {
         let (_dir, path) = crate::sidecar::process::file(text);
         let mut second = crate::sidecar::process::program();
         second.args(["run", "--config"]).arg(path);
-        let refused = crate::sidecar::process::ran(second);
+        let refused = crate::sidecar::process::ran(&mut second);
         assert_eq!(refused.status, Some(1), "{}", refused.err);
         assert!(refused.err.contains("in use"), "{}", refused.err);
     }

@@ -127,10 +127,8 @@ fn work_passes_over_tls_in_either_version_of_http() {
     let trusting = with(&ca, None);
     let ask = |version: &str, path: &str, more: &[&str]| {
         let trusting = trusting.iter().map(String::as_str);
-        let args: Vec<&str> = trusting
-            .chain([version])
-            .chain(more.iter().copied())
-            .collect();
+        let args = trusting.chain([version]);
+        let args: Vec<&str> = args.chain(more.iter().copied()).collect();
         curl(sidecar.data, path, &args)
     };
     // None of these says anything, and none keeps others waiting.
@@ -208,11 +206,8 @@ fn clients_must_show_a_certificate_that_is_good() {
     let good = ca.client("worker", "DNS:worker");
     let ask = |port: SocketAddr, path: &str, shown: Option<&Signed>, more: &[&str]| {
         let args = with(&ca, shown);
-        let args: Vec<&str> = args
-            .iter()
-            .map(String::as_str)
-            .chain(more.iter().copied())
-            .collect();
+        let args = args.iter().map(String::as_str);
+        let args: Vec<&str> = args.chain(more.iter().copied()).collect();
         curl(port, path, &args)
     };
     for (port, path) in [(sidecar.data, HEALTH), (sidecar.admin, "/livez")] {
@@ -282,7 +277,7 @@ fn clients_must_show_a_certificate_that_is_good() {
         1,
     );
     fs::write(&path, real).unwrap();
-    let why = ran(why);
+    let why = ran(&mut why);
     assert_eq!(why.status, Some(0), "{} {}", why.out, why.err);
     assert!(sidecar.runs());
 }
@@ -432,10 +427,7 @@ fn over_http_2_a_worker_that_hangs_up_one_request_gets_no_job_by_it_and_a_drain_
     );
     let rest = format!("{ONE}[fetch]\nmax_wait = \"20s\"\n");
     let sidecar = Sidecar::run(&config(backend.addr, &tls, &rest));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = crate::servers::runtime();
     runtime.block_on(async {
         let (mut sender, ended) = h2(&sidecar, &ca).await;
         let wants = |worker: &str| {

@@ -323,7 +323,7 @@ fn warnings_and_the_last_error_are_objects_too() {
     let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (_dir, mut command) = run_with(text);
     command.args(["--listen", &held.local_addr().unwrap().to_string()]);
-    let done = ran(command);
+    let done = ran(&mut command);
     assert_eq!(done.status, Some(1), "{}", done.err);
     let lines: Vec<String> = done.err.lines().map(str::to_owned).collect();
     let said = objects(&lines);

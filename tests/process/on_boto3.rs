@@ -132,7 +132,7 @@ fn each_of_a_thousand_signed_calls_is_taken_by_s3_and_ses() {
         .env("AWS_EC2_METADATA_DISABLED", "true");
     let proxy = format!("http://x:{TOKEN}@{listen}");
     python.args(["-c", SCRIPT, &proxy, &at_s3, &at_ses, SECRET, OBJECT]);
-    let ran = ran(python);
+    let ran = ran(&mut python);
     assert_eq!(
         (ran.status, &*ran.out),
         (Some(0), "done\n"),

@@ -104,7 +104,7 @@ fn pages_of_github_stay_under_the_limit_and_a_spent_search_leaves_core_open() {
     node.current_dir(packages);
     node.args(["--input-type=module", "-e", SCRIPT]);
     node.args([base, proxy, to].map(|at| format!("http://{at}")));
-    let said = ran(node);
+    let said = ran(&mut node);
     let tunnel = "Proxy response (405) !== 200 when HTTP Tunneling\n".repeat(2);
     assert_eq!(
         said.out,

@@ -45,7 +45,7 @@ fn with_sdks(sidecar: &Sidecar, script: &str, args: &[String]) -> Ran {
         .env("PYTHONPATH", packages)
         .env_remove("OPENAI_BASE_URL");
     python.args(["-c", &format!("{BEGIN}{script}")]).args(args);
-    let ran = ran(python);
+    let ran = ran(&mut python);
     assert_eq!(ran.status, Some(0), "{}\n{}", ran.err, sidecar.log());
     ran
 }
@@ -316,9 +316,7 @@ fn the_example_serves_the_sdks() {
     );
     let file = dir.path().join("throttle.toml");
     fs::write(&file, text).unwrap();
-    let mut command = program();
-    command.arg("run").arg("--config").arg(&file);
-    let sidecar = Sidecar::spawn(command, dir);
+    let sidecar = Sidecar::spawn(run_at(&file), dir);
     let script = "
 import anthropic, httpx2, time
 print(ask(client(default_headers={'X-Team': 'a'}, max_retries=0), max_tokens=50).usage.total_tokens)

@@ -119,7 +119,7 @@ fn an_answer_to_a_large_body_is_read_by_all() {
     for name in ["python3", "node fetch", "node http", "bash"] {
         for (to, path, status) in cases {
             for size in ["300000", "1048576", "5242880"] {
-                let said = ran(client(name, &[&to.to_string(), path, size, "5"]));
+                let said = ran(&mut client(name, &[&to.to_string(), path, size, "5"]));
                 let broken = said.out.lines().filter(|line| *line != status);
                 let mut broken: Vec<&str> = broken.collect();
                 broken.dedup();
@@ -167,7 +167,7 @@ fn programs_take_an_entry_with_hosts_for_their_proxy() {
             .args(options)
             .arg(script)
             .args([format!("http://{listen}"), url]);
-        let said = ran(command);
+        let said = ran(&mut command);
         assert_eq!(
             (said.status, said.out.trim()),
             (Some(0), "{}"),

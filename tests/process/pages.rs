@@ -22,9 +22,7 @@ fn write(terminal: &Terminal, block: &Block) {
     assert!(name.is_some() || is_toml, "{}: which file?", block.place);
     let file = terminal.write(name.unwrap_or("nameless.toml"), &block.text);
     if is_toml {
-        let mut check = program();
-        check.arg("check").arg(&file);
-        let said = ran(check);
+        let said = ran(program().arg("check").arg(&file));
         assert_eq!(said.status, Some(0), "{}: {}", block.place, said.out);
     }
 }

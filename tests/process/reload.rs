@@ -32,9 +32,7 @@ impl Following {
     }
 
     fn run(backend: Backend, dir: tempfile::TempDir, path: PathBuf) -> Following {
-        let mut command = program();
-        command.arg("run").arg("--config").arg(&path);
-        let sidecar = Sidecar::spawn(command, dir);
+        let sidecar = Sidecar::spawn(run_at(&path), dir);
         wait("the first look", || sidecar.metric(MATCHES) == 1.0);
         Following {
             backend,
@@ -539,15 +537,6 @@ fn open_files(sidecar: &Sidecar) -> usize {
     .map_or(0, Iterator::count)
 }
 
-/// A number of `/proc/PID/status`: threads, or memory in KiB.
-fn status(sidecar: &Sidecar, name: &str) -> usize {
-    let path = Path::new("/proc").join(sidecar.pid().to_string());
-    let text = fs::read_to_string(path.join("status")).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.unwrap().trim_start_matches(':').split_whitespace();
-    number.into_iter().next().unwrap().parse().unwrap()
-}
-
 /// Stores, takes and settles jobs until told to stop; how many, and the longest that a request took.
 /// Whatever is not answered as it should fails the test.
 fn work(data: SocketAddr, stop: &AtomicBool) -> (usize, Duration) {
@@ -601,7 +590,7 @@ fn hundreds_of_reloads_under_load() {
         // What it needs for this load is there before it is measured.
         (0..100).for_each(reload);
         let seen = || {
-            let of = |name| status(&f.sidecar, name);
+            let of = |name| f.sidecar.status(name);
             (open_files(&f.sidecar), of("Threads"), of("VmRSS"))
         };
         let before = seen();

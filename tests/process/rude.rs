@@ -12,16 +12,6 @@ use crate::sidecar::process::Ran;
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 
-/// Kibibytes of memory in use.
-fn memory(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// Hundredths of seconds of processor time used.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -93,11 +83,8 @@ fn garbage_on_both_ports() {
         "{}",
         sidecar.log()
     );
-    assert!(
-        memory(sidecar.pid()) < 60 * 1024,
-        "{} KiB",
-        memory(sidecar.pid())
-    );
+    let memory = sidecar.status("VmRSS");
+    assert!(memory < 60 * 1024, "{memory} KiB");
 }
 
 /// Bodies come slowly on both planes, or wait: together they take what they may, and who settles is not kept out.
@@ -118,7 +105,7 @@ fn slow_bodies_take_no_more_memory_than_they_may() {
         fetch(sidecar.data, "q", 1, "w").jobs(),
         std::slice::from_ref(&job)
     );
-    let before = memory(sidecar.pid());
+    let before = sidecar.status("VmRSS");
     let mut open = Vec::new();
     for nth in 0..400 {
         let (to, path) = match nth % 2 {
@@ -155,7 +142,7 @@ fn slow_bodies_take_no_more_memory_than_they_may() {
     // The work that is out is not lost.
     assert_eq!(heartbeat(sidecar.data, &[&job], "w").status, 200);
     assert_eq!(ack(sidecar.data, &job, "w").status, 200);
-    let grown = memory(sidecar.pid()) - before;
+    let grown = sidecar.status("VmRSS") - before;
     eprintln!("{grown} KiB more");
     // All of them would be 24 MB, and each connection has buffers.
     assert!(grown < 28 * 1024, "{grown} KiB");
@@ -252,11 +239,8 @@ fn idle_it_uses_next_to_nothing() {
         })
         .collect();
     // A debug build; the bench has the real figure.
-    assert!(
-        memory(sidecar.pid()) < 40 * 1024,
-        "{} KiB",
-        memory(sidecar.pid())
-    );
+    let memory = sidecar.status("VmRSS");
+    assert!(memory < 40 * 1024, "{memory} KiB");
     let before = ticks(sidecar.pid());
     std::thread::sleep(Duration::from_secs(1));
     let used = ticks(sidecar.pid()) - before;
@@ -295,8 +279,8 @@ fn without_descriptors_it_waits_and_recovers() {
     drop(crowd);
     works(sidecar.data);
     assert_eq!(get(sidecar.admin, "/livez").status, 200);
-    let said = sidecar
-        .lines()
+    let lines = sidecar.lines();
+    let said = lines
         .iter()
         .filter(|line| line.contains("cannot accept"))
         .count();
@@ -327,7 +311,7 @@ fn without_threads_it_does_not_start_instead_of_breaking_at_a_request() {
         let mut command = with_threads(most);
         command.args(["run", "--upstream", "http://localhost:1"]);
         command.args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]);
-        let Ran { status, err, .. } = ran(command);
+        let Ran { status, err, .. } = ran(&mut command);
         assert_eq!(status, Some(1), "{most}: {err}");
         assert!(err.contains("a limit of processes?"), "{most}: {err}");
         assert!(!err.contains("panicked"), "{most}: {err}");

@@ -29,12 +29,8 @@ fn what_is_set_is_shown_with_who_said_so() {
          [[egress]]\nname = \"out\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:9\"\nconcurrency = 5\n";
     let (dir, path) = file(text);
     let at = |line: usize| format!("{}:{line}", path.display());
-    let mut command = program();
-    command
-        .arg("run")
-        .arg("--config")
-        .arg(&path)
-        .env("HUNTER", "hunter2");
+    let mut command = run_at(&path);
+    command.env("HUNTER", "hunter2");
     command.args(["--admin-listen", "127.0.0.1:0"]);
     command.args(["--upstream", &format!("http://{}", backend.addr)]);
     let sidecar = Sidecar::spawn(command, dir);
@@ -61,28 +57,18 @@ fn what_is_set_is_shown_with_who_said_so() {
         ),
         ("server.control_token", json!("***"), at(4), Value::Null),
         ("upstream.token", json!("***"), at(7), Value::Null),
-        (
-            "upstream.worker_id",
-            Value::Null,
-            "default".into(),
-            Value::Null,
-        ),
         ("fetch.max_wait", json!("100ms"), at(9), json!("2s")),
-        (
-            "server.max_body",
-            json!("8MiB"),
-            "default".into(),
-            json!("8MiB"),
-        ),
-        ("server.threads", json!(1), "default".into(), json!(1)),
-        (
-            "job_policies.accept",
-            json!("tighten"),
-            "default".into(),
-            json!("tighten"),
-        ),
     ] {
         assert_eq!(setting(&now, name), (value, from, default), "{name}");
+    }
+    for (name, default) in [
+        ("upstream.worker_id", Value::Null),
+        ("server.max_body", json!("8MiB")),
+        ("server.threads", json!(1)),
+        ("job_policies.accept", json!("tighten")),
+    ] {
+        let shown = (default.clone(), "default".to_owned(), default);
+        assert_eq!(setting(&now, name), shown, "{name}");
     }
     let row = |name: &str, line, text: &str| json!({"name": name, "from": at(line), "text": text});
     let one = "jobs of queue q: 1 at once, key \"one\"";
@@ -159,9 +145,7 @@ fn a_store_s_url_is_shown_without_its_secrets() {
             "",
             &format!("[store]\nurl = \"{url}\"\n"),
         ));
-        let mut command = program();
-        command.arg("run").arg("--config").arg(path);
-        let sidecar = Sidecar::begin(command, dir);
+        let sidecar = Sidecar::begin(run_at(path), dir);
         assert_eq!(setting(&shown(&sidecar), "store.url").0, wanted);
     }
 }

@@ -63,20 +63,20 @@ fn what_is_wrong_in_the_environment_is_shown_under_its_name() {
     let mut command = program();
     command.args(["check", "--json"]).arg(&path);
     command.env("OJS_THROTTLE_LISTEN", "ojs:80");
-    let told: Value = serde_json::from_str(&ran(command).out).unwrap();
+    let told: Value = serde_json::from_str(&ran(&mut command).out).unwrap();
     let place = |nth: usize| {
         let problem = &told["problems"][nth];
         (problem["file"].clone(), problem["line"].clone())
     };
     assert_eq!(place(0), (json!(path), json!(3)), "{told}");
     assert_eq!(place(1), (json!("OJS_THROTTLE_LISTEN"), json!(1)), "{told}");
-    let mut command = program();
-    command.args(["run", "--config"]).arg(&path).envs([
+    let mut command = run_at(&path);
+    command.envs([
         ("OJS_THROTTLE_LISTEN", "ojs:80"),
         ("OJS_THROTTLE_STORE_URL", "redus:user:hunter2@host"),
         ("OJS_THROTTLE_LOG", "jsn"),
     ]);
-    let done = ran(command);
+    let done = ran(&mut command);
     assert_eq!(done.status, Some(78), "{}", done.err);
     for told in [
         "throttle.toml:3:13",
@@ -112,9 +112,7 @@ fn the_files_of_a_folder_are_one() {
     for ignored in [".#20-a.toml", "20-a.toml~", "README"] {
         write(ignored, "nonsense");
     }
-    let mut command = program();
-    command.arg("run").arg("--config").arg(&folder);
-    let sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
+    let sidecar = Sidecar::spawn(run_at(&folder), tempfile::tempdir().unwrap());
     assert_eq!(
         (slots(&sidecar, "a"), slots(&sidecar, "b")),
         (json!(1), json!(2))
@@ -180,9 +178,7 @@ fn a_folder_that_is_a_config_map_is_followed() {
     for name in ["a.toml", "b.toml"] {
         symlink(Path::new("..data").join(name), dir.path().join(name)).unwrap();
     }
-    let mut command = program();
-    command.arg("run").arg("--config").arg(dir.path());
-    let sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
+    let sidecar = Sidecar::spawn(run_at(dir.path()), tempfile::tempdir().unwrap());
     assert_eq!(slots(&sidecar, "k"), 1);
     put("..2", &policy("k", 7));
     wait("the other version", || slots(&sidecar, "k") == 7);
@@ -192,9 +188,7 @@ fn a_folder_that_is_a_config_map_is_followed() {
 fn what_is_wrong_with_a_folder_is_said_of_its_files() {
     let dir = tempfile::tempdir().unwrap();
     let check = || {
-        let mut command = program();
-        command.arg("check").arg(dir.path());
-        let done = ran(command);
+        let done = ran(program().arg("check").arg(dir.path()));
         (done.status, done.out)
     };
     let (status, out) = check();

@@ -249,7 +249,7 @@ fn a_collector_that_is_away_is_called_by_its_name() {
 fn a_bad_endpoint_is_told_at_the_start() {
     let (_dir, mut command) = run_with(config(SocketAddr::from(([127, 0, 0, 1], 1)), "", ""));
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "nonsense:::");
-    let ran = ran(command);
+    let ran = ran(&mut command);
     assert_ne!(ran.status, Some(0));
     assert!(ran.err.contains("OTEL_"), "{}", ran.err);
 }

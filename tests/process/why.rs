@@ -12,7 +12,7 @@ fn why(more: &[&str], environment: &[(&str, &str)]) -> crate::sidecar::process::
         .env_remove("OJS_THROTTLE_ADMIN")
         .env_remove("OJS_THROTTLE_TOKEN");
     command.envs(environment.iter().copied());
-    ran(command)
+    ran(&mut command)
 }
 
 #[test]

@@ -632,13 +632,8 @@ impl Protocol {
             return None;
         }
         let is_unnamed = |held: &&Held| !held.is_named && held.offer == Offer::No;
-        let asks: Vec<Claim> = world.sidecars[me]
-            .held
-            .iter()
-            .flatten()
-            .filter(is_unnamed)
-            .map(|held| held.claim)
-            .collect();
+        let held = world.sidecars[me].held.iter().flatten();
+        let asks: Vec<Claim> = held.filter(is_unnamed).map(|held| held.claim).collect();
         let (_, ended) = self.call(world, me, Way::Whole, |store| store.take(&asks, 0))?;
         self.older_ended(world, me, &ended);
         let held = world.sidecars[me].held.iter_mut().flatten();
@@ -820,12 +815,8 @@ impl Protocol {
                 }
             }
             // `heartbeat`
-            for run in world
-                .runs
-                .clone()
-                .into_iter()
-                .filter(|run| run.through == me && !run.is_silent)
-            {
+            let runs = world.runs.clone().into_iter();
+            for run in runs.filter(|run| run.through == me && !run.is_silent) {
                 let (job, number) = (run.claim.job, run.claim.number);
                 if world.is_live(job, run.claim.attempt) {
                     world.jobs[job].stage = Stage::Active(until);

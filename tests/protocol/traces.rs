@@ -219,11 +219,8 @@ impl<'a> Trace<'a> {
             taken,
             |step| step.take(&asks, want),
             |taken, (verdicts, ended)| {
-                let same = taken
-                    .verdicts
-                    .iter()
-                    .zip(&verdicts)
-                    .all(|(real, verdict)| verdict_of(real) == *verdict);
+                let mut both = taken.verdicts.iter().zip(&verdicts);
+                let same = both.all(|(real, verdict)| verdict_of(real) == *verdict);
                 let names = |rows: &[Row]| {
                     rows.iter()
                         .map(|row| (name(row.claim.job), row.claim.number))

@@ -48,16 +48,9 @@ fn memory() -> Arc<MemoryStore> {
     Arc::new(MemoryStore::new(now.as_micros() as u64))
 }
 
-async fn gauge(sidecar: &Sidecar, name: &str) -> String {
-    let page = sidecar.admin().get("/metrics").await.text();
-    let line = page
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap().to_owned()
-}
-
-async fn workers(sidecar: &Sidecar) -> String {
-    gauge(sidecar, "ojs_throttle_workers_around").await
+async fn workers(sidecar: &Sidecar) -> Option<f64> {
+    let admin = sidecar.admin();
+    admin.metric("ojs_throttle_workers_around").await
 }
 
 /// The causes of the whole sidecar, by their names, with their sentences.
@@ -111,11 +104,11 @@ async fn workers_that_go_around_are_told_of_everywhere() {
         work_for(35, "billing", &all).await;
         assert_eq!(
             (workers(&sidecar).await, stage.warned("workers_around")),
-            ("0".into(), 0)
+            (Some(0.0), 0)
         );
         work_for(135, "billing", &all).await;
-        let seen: usize = workers(&sidecar).await.parse().unwrap();
-        assert_eq!(seen, if shows_claimer { 6 } else { 1 });
+        let seen = if shows_claimer { 6.0 } else { 1.0 };
+        assert_eq!(workers(&sidecar).await, Some(seen));
         assert_eq!(stage.warned("workers_around"), 1);
         let named = stage.lines.with("\"d3\"").len();
         assert_eq!(named, usize::from(shows_claimer));
@@ -133,7 +126,7 @@ async fn workers_that_go_around_are_told_of_everywhere() {
         work_for(100, "billing", &[(&through, "w")]).await;
         assert_eq!(
             (workers(&sidecar).await, causes(&sidecar).await),
-            ("0".into(), vec![])
+            (Some(0.0), vec![])
         );
     }
 }
@@ -160,7 +153,7 @@ async fn jobs_that_ran_before_there_were_limits_warn_of_nothing() {
     work_for(300, "billing", &[(&through, "w")]).await;
     assert_eq!(
         (workers(&sidecar).await, stage.warned("workers_around")),
-        ("0".into(), 0)
+        (Some(0.0), 0)
     );
 }
 
@@ -184,7 +177,7 @@ async fn a_fleet_that_is_updated_warns_of_nothing() {
             ];
             work_for(100, "billing", &workers_of_both).await;
             for sidecar in &fleet {
-                assert_eq!(workers(sidecar).await, "0");
+                assert_eq!(workers(sidecar).await, Some(0.0));
             }
             let next = stage.sidecar(seed, store(), TWO).await;
             fleet.remove(0).task.abort();
@@ -213,18 +206,19 @@ async fn a_queue_that_is_misspelt_is_told_with_the_one_that_is_meant() {
             assert!(why.ends_with(&format!("did you mean {meant}?")), "{why}");
         }
         assert_eq!(stage.warned("queue_unused"), meant.len());
-        let unmatched = async || gauge(&sidecar, "ojs_throttle_unmatched_policies").await;
-        assert_eq!(unmatched().await, "0");
+        let admin = sidecar.admin();
+        let unmatched = async || admin.metric("ojs_throttle_unmatched_policies").await;
+        assert_eq!(unmatched().await, Some(0.0));
         sleep(Duration::from_secs(3_600)).await;
         let policies = usize::from(!meant.is_empty());
-        assert_eq!(unmatched().await, policies.to_string());
+        assert_eq!(unmatched().await, Some(policies as f64));
         assert_eq!(stage.warned("policies_unmatched"), policies);
         assert_eq!(stage.warned("queue_unused"), meant.len(), "once each");
         // With its first job it is right.
         work_for(30, "biling", &[(&client, "w")]).await;
         let told = causes(&sidecar).await;
         assert_eq!(told.len(), meant.len().saturating_sub(1), "{told:?}");
-        assert_eq!(unmatched().await, "0");
+        assert_eq!(unmatched().await, Some(0.0));
     }
 }
 

@@ -206,46 +206,34 @@ async fn what_has_something_behind_it_is_refused_where_it_would_be_read() {
 async fn every_byte_but_the_mirror_s_arrives() {
     let (recording, sidecar, client) = storing("").await;
     let args = r#"[ 1.0 ,1e3,-0, 0.1000,12345678901234567890, {"b":1,"a":"\u003c<\/é","b":2} ]"#;
-    for (sent, added) in [
+    for (text, added) in [
         (
-            format!(
-                r#" {{ "type" : "t", "args":{args} , "x_b":1, "x_a":[ ], "options":{{"queue":"q", "rate_limit" : {{"key":"k","concurrency" : 1}} }} }} "#
-            ),
+            r#" { "type" : "t", "args":ARGS , "x_b":1, "x_a":[ ], "options":{"queue":"q", "rate_limit" : {"key":"k","concurrency" : 1} } } "#,
             true,
         ),
         (
-            format!(
-                r#"{{"meta":{{ "z":1, "a":{{}} }},"type":"t","args":{args},"rate_limit":{{"concurrency":1,"key":"k"}}}}"#
-            ),
+            r#"{"meta":{ "z":1, "a":{} },"type":"t","args":ARGS,"rate_limit":{"concurrency":1,"key":"k"}}"#,
             true,
         ),
         (
-            format!(
-                r#"{{"type":"t","meta":{{}},"args":{args},"options":{{"visibility_timeout_ms":5000,"rate_limit":{{"key":"k","concurrency":1}}}}}}"#
-            ),
+            r#"{"type":"t","meta":{},"args":ARGS,"options":{"visibility_timeout_ms":5000,"rate_limit":{"key":"k","concurrency":1}}}"#,
             true,
         ),
         (
-            format!(
-                r#"{{"type":"t","args":{args},"options":{{"metadata":{{"m":1}},"rate_limit":{{"key":"k","concurrency":1}}}},"meta":{{"n":1}}}}"#
-            ),
+            r#"{"type":"t","args":ARGS,"options":{"metadata":{"m":1},"rate_limit":{"key":"k","concurrency":1}},"meta":{"n":1}}"#,
             true,
         ),
         (
-            format!(
-                r#"{{"type":"t","args":{args},"meta":{{"ojs.rate_limit":{{"key":"k","concurrency":1}}}}}}"#
-            ),
+            r#"{"type":"t","args":ARGS,"meta":{"ojs.rate_limit":{"key":"k","concurrency":1}}}"#,
             false,
         ),
         (
-            format!(r#"{{"type":"t","args":{args},"options":{{"visibility_timeout_ms":5000}}}}"#),
+            r#"{"type":"t","args":ARGS,"options":{"visibility_timeout_ms":5000}}"#,
             false,
         ),
-        (
-            format!(r#"{{"type":"t","args":{args},"note":"rate_limit"}}"#),
-            false,
-        ),
+        (r#"{"type":"t","args":ARGS,"note":"rate_limit"}"#, false),
     ] {
+        let sent = text.replace("ARGS", args);
         recording.clear();
         assert_eq!(client.post("/ojs/v1/jobs", sent.clone()).await.status, 201);
         let got = String::from_utf8(recording.bodies().remove(0)).unwrap();

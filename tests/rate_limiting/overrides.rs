@@ -313,38 +313,15 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
         (bad.status, &bad.json()["error"]["details"]["field"]),
         (400, &json!("key"))
     );
+    let all = "GET, HEAD, PUT, DELETE";
     for (method, path, allow) in [
-        (
-            Method::POST,
-            "/ojs/v1/rate-limits/k",
-            "GET, HEAD, PUT, DELETE",
-        ),
-        (
-            Method::PATCH,
-            "/ojs/v1/rate-limits/k/override",
-            "GET, HEAD, PUT, DELETE",
-        ),
+        (Method::POST, "/ojs/v1/rate-limits/k", all),
+        (Method::PATCH, "/ojs/v1/rate-limits/k/override", all),
         (Method::DELETE, "/ojs/v1/rate-limits", "GET, HEAD"),
-        (
-            Method::POST,
-            "/ojs/v1/admin/queues/q/rate-limit",
-            "GET, HEAD, PUT, DELETE",
-        ),
-        (
-            Method::OPTIONS,
-            "/ojs/v1/queues/q/config",
-            "GET, HEAD, PUT, DELETE",
-        ),
-        (
-            Method::OPTIONS,
-            "/ojs/v1/admin/tenants/t",
-            "GET, HEAD, PUT, DELETE",
-        ),
-        (
-            Method::OPTIONS,
-            "/ojs/v1/admin/tenants/t/limits",
-            "GET, HEAD, PUT, DELETE",
-        ),
+        (Method::POST, "/ojs/v1/admin/queues/q/rate-limit", all),
+        (Method::OPTIONS, "/ojs/v1/queues/q/config", all),
+        (Method::OPTIONS, "/ojs/v1/admin/tenants/t", all),
+        (Method::OPTIONS, "/ojs/v1/admin/tenants/t/limits", all),
     ] {
         let reply = client.send(method, path, &[], "{}").await;
         assert_eq!(reply.status, 405, "{path}");

@@ -68,10 +68,8 @@ async fn they_add_to_the_file_s_and_to_the_jobs_own() {
     let state = client.set(LIMIT, json!({"concurrency": 100})).await;
     assert_eq!(state["concurrency"]["limit"], 4, "the file's stays");
     let out = client.fetch("q", 12).await;
-    let keyed = out
-        .iter()
-        .filter(|job| job.get("rate_limit").is_some())
-        .count();
+    let jobs = out.iter();
+    let keyed = jobs.filter(|job| job.get("rate_limit").is_some()).count();
     assert_eq!((out.len(), keyed), (4, 2));
     client.set(LIMIT, json!({"concurrency": 3})).await;
     let free = out

@@ -44,10 +44,7 @@ impl Rig {
 
     /// A number on the metrics page; `None`: there is no such series.
     pub async fn metric(&self, series: &str) -> Option<f64> {
-        let page = self.admin.get("/metrics").await.text();
-        let mut lines = page.lines();
-        let rest = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
-        Some(rest.parse().unwrap())
+        self.admin.metric(series).await
     }
 
     /// What `GET /ojs/v1/rate-limits/KEY` says.

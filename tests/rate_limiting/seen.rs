@@ -360,12 +360,8 @@ async fn one_heartbeat_keeps_jobs_of_two_claims_alive() {
     }
     client.ack(&own).await;
     client.ack(&ours).await;
-    let expired = pair
-        .behind
-        .backend
-        .ledger()
-        .iter()
-        .any(|e| e.kind == EventKind::Expired);
+    let ledger = pair.behind.backend.ledger();
+    let expired = ledger.iter().any(|e| e.kind == EventKind::Expired);
     assert!(!expired);
     pair.stop().await;
 }

@@ -417,12 +417,8 @@ async fn each_group_is_told_when_its_last_starts() {
     assert_eq!(rig.client.fetch("billing", 2).await.len(), 2);
     let shown = state(&rig, "?key=stripe").await;
     let had = &row(&shown, "stripe")["history"]["groups"];
-    let all: Vec<_> = had
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|band| &band["group"])
-        .collect();
+    let bands = had.as_array().unwrap().iter();
+    let all: Vec<_> = bands.map(|band| &band["group"]).collect();
     assert_eq!(all, ["a", "b"], "{had}");
 }
 

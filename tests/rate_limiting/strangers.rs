@@ -203,12 +203,8 @@ async fn a_tenant_that_is_not_trusted_is_none() {
     let tenants: Vec<_> = jobs.iter().map(|job| &job["meta"]["tenant_id"]).collect();
     assert_eq!(tenants, ["a", "b"]);
     let keys = client.get("/ojs/v1/rate-limits").await.json();
-    let keys: Vec<_> = keys["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|one| &one["key"])
-        .collect();
+    let items = keys["items"].as_array().unwrap().iter();
+    let keys: Vec<_> = items.map(|one| &one["key"]).collect();
     assert_eq!(keys, ["crm:a", "crm:b"]);
     pair.stop().await;
 }

@@ -99,10 +99,7 @@ impl Pair {
     }
 
     async fn metric(&self, name: &str) -> Option<f64> {
-        let page = self.sidecar.admin().get("/metrics").await.text();
-        let begin = format!("{name} ");
-        let mut lines = page.lines();
-        lines.find_map(|line| line.strip_prefix(&begin)?.parse().ok())
+        self.sidecar.admin().metric(name).await
     }
 }
 

@@ -117,9 +117,8 @@ async fn a_reply_that_cannot_be_read_goes_to_nobody_and_its_jobs_come_again() {
             let why = refused.expect_err(&format!("{dress:?} with {config:?} starts"));
             assert!(why.contains(word), "{dress:?}: {why}");
             one_after_the_other(&sidecar.client(), &backend, 3, dress).await;
-            let counted = sidecar.admin().get("/metrics").await.text();
-            let series = "ojs_throttle_upstream_nonsense_total 1";
-            assert!(counted.contains(series), "{dress:?}: {counted}");
+            let (admin, series) = (sidecar.admin(), "ojs_throttle_upstream_nonsense_total");
+            assert_eq!(admin.metric(series).await, Some(1.0), "{dress:?}");
             sidecar.stop().await;
         }
     }

@@ -11,7 +11,6 @@ use crate::sidecar::simulated::Served;
 use crate::sidecar::simulated::Start;
 
 const ONE: &str = "[[policy]]\nname = \"a\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
-const GAUGE: &str = "ojs_throttle_unshared_sidecars ";
 
 struct Fleet {
     net: Net,
@@ -58,10 +57,9 @@ async fn seconds(seconds: u64, running: &[(&Client, &str)]) {
     }
 }
 
-async fn gauge(sidecar: &Sidecar) -> String {
-    let page = sidecar.admin().get("/metrics").await.text();
-    let line = page.lines().find_map(|line| line.strip_prefix(GAUGE));
-    line.unwrap().to_owned()
+async fn gauge(sidecar: &Sidecar) -> Option<f64> {
+    let admin = sidecar.admin();
+    admin.metric("ojs_throttle_unshared_sidecars").await
 }
 
 async fn enqueue(client: &Client, jobs: usize) {
@@ -87,22 +85,22 @@ async fn two_with_memory_stores_warn_of_each_other() {
     let of_b = at_b.fetch("q", 1).await;
     let running = [of_a, (&at_b, id(&of_b[0]))];
     seconds(10, &running).await;
-    assert_eq!((gauge(&b).await, fleet.warned()), ("0".into(), 0));
+    assert_eq!((gauge(&b).await, fleet.warned()), (Some(0.0), 0));
     seconds(60, &running).await;
     // What b has may still end with it, as in an update.
-    assert_eq!((gauge(&a).await, gauge(&b).await), ("0".into(), "1".into()));
+    assert_eq!((gauge(&a).await, gauge(&b).await), (Some(0.0), Some(1.0)));
     assert_eq!(fleet.warned(), 1);
     let named = fleet.lines.with("ojs-throttle-0000000000000001");
     assert_eq!(named.len(), 1, "b names a");
     seconds(570, &running).await;
     assert_eq!(fleet.warned(), 2, "each once in 10 minutes");
     seconds(80, &running).await;
-    assert_eq!((gauge(&a).await, gauge(&b).await), ("1".into(), "1".into()));
+    assert_eq!((gauge(&a).await, gauge(&b).await), (Some(1.0), Some(1.0)));
     assert_eq!(fleet.warned(), 4);
     // Once only one of them has jobs, it is over.
     at_b.ack(id(&of_b[0])).await;
     seconds(600, &running[..1]).await;
-    assert_eq!((gauge(&a).await, gauge(&b).await), ("0".into(), "1".into()));
+    assert_eq!((gauge(&a).await, gauge(&b).await), (Some(0.0), Some(1.0)));
 }
 
 /// So many seconds in which a worker of each client runs one job after the other, for a second each.
@@ -136,9 +134,9 @@ async fn short_jobs_show_two_with_memory_stores_to_each_other() {
     let (at_a, at_b) = (a.client(), b.client());
     enqueue(&at_a, 20).await;
     short_jobs(60, &[&at_a, &at_b]).await;
-    assert_eq!((gauge(&a).await, gauge(&b).await), ("0".into(), "0".into()));
+    assert_eq!((gauge(&a).await, gauge(&b).await), (Some(0.0), Some(0.0)));
     short_jobs(90, &[&at_a, &at_b]).await;
-    assert_eq!((gauge(&a).await, gauge(&b).await), ("1".into(), "1".into()));
+    assert_eq!((gauge(&a).await, gauge(&b).await), (Some(1.0), Some(1.0)));
     assert_eq!(fleet.warned(), 2);
     for (sidecar, other) in [(&a, 2), (&b, 1)] {
         let state = sidecar.admin().get("/throttle/v1/state").await.json();
@@ -150,7 +148,7 @@ async fn short_jobs_show_two_with_memory_stores_to_each_other() {
     // Alone again.
     b.task.abort();
     short_jobs(100, &[&at_a]).await;
-    assert_eq!((gauge(&a).await, fleet.warned()), ("0".into(), 2));
+    assert_eq!((gauge(&a).await, fleet.warned()), (Some(0.0), 2));
 }
 
 /// A sidecar that is replaced again and again, by one that comes a little before it goes, and a worker that goes
@@ -169,7 +167,7 @@ async fn one_that_is_updated_all_the_time_warns_of_nothing() {
         current = next;
     }
     short_jobs(100, &[&current.client(), &around]).await;
-    assert_eq!((gauge(&current).await, fleet.warned()), ("0".into(), 0));
+    assert_eq!((gauge(&current).await, fleet.warned()), (Some(0.0), 0));
 }
 
 /// It finds what its predecessor left: a job that runs on, and jobs that were held and are nobody's. Under another
@@ -191,7 +189,7 @@ async fn one_that_was_killed_and_restarted_warns_of_nothing() {
         seconds(700, &[(&client, id(&out[0]))]).await;
         assert_eq!(
             (gauge(&again).await, fleet.warned()),
-            ("0".into(), 0),
+            (Some(0.0), 0),
             "{seed}"
         );
     }
@@ -212,6 +210,6 @@ async fn two_that_share_a_store_warn_of_nothing() {
     let of_a = at_a.fetch("q", 1).await;
     assert!(at_b.fetch("q", 1).await.is_empty());
     seconds(700, &[(&at_a, id(&of_a[0]))]).await;
-    assert_eq!((gauge(&a).await, gauge(&b).await), ("0".into(), "0".into()));
+    assert_eq!((gauge(&a).await, gauge(&b).await), (Some(0.0), Some(0.0)));
     assert_eq!(fleet.warned(), 0);
 }

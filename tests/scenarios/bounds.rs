@@ -76,10 +76,8 @@ fn check(judge: &mut Judge, answers: &Answers, bound: i64) {
         .filter(|s| ![201, 429].contains(*s))
         .collect();
     judge.that(odd.is_empty(), format!("producers were answered {odd:?}"));
-    let stored = judge
-        .events
-        .iter()
-        .filter(|(_, e)| e.kind == EventKind::Stored);
+    let events = judge.events.iter();
+    let stored = events.filter(|(_, e)| e.kind == EventKind::Stored);
     let (stored, told) = (
         stored.count(),
         answers.iter().filter(|s| **s == 201).count(),

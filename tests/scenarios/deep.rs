@@ -119,10 +119,8 @@ async fn beside(ctx: Ctx, heavy: usize, most: usize) -> Judge {
     let hit = (judge.records.produced.iter())
         .filter(|p| judge.is_labelled(&p.id, "light") && !started.contains(p.id.as_str()));
     let hit: Vec<&String> = hit.map(|p| &places[&p.id]).collect();
-    let alone: Vec<String> = (hit.iter())
-        .filter(|place| !shut.contains(**place))
-        .map(|place| place.to_string())
-        .collect();
+    let alone = (hit.iter()).filter(|place| !shut.contains(**place));
+    let alone: Vec<String> = alone.map(|place| place.to_string()).collect();
     let hit = hit.len();
     println!("{heavy} heavy: {hit} of {LIGHT} hit");
     judge.that(

@@ -373,12 +373,8 @@ pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
     w.worker(Worker::js(5).queues(&["mail"]));
     let mut judge = w.judge_when_done(120).await;
     judge.concurrency("k:a", 2);
-    let runs = judge
-        .records
-        .deliveries
-        .iter()
-        .filter(|d| d.job == ids[2])
-        .count();
+    let deliveries = judge.records.deliveries.iter();
+    let runs = deliveries.filter(|d| d.job == ids[2]).count();
     let expected = usize::from(!ctx.even());
     judge.that(
         runs == expected,

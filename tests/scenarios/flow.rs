@@ -373,19 +373,10 @@ pub async fn free_beside_limited(ctx: Ctx) -> Judge {
     }
     let mut judge = w.judge_when_done(60).await;
     judge.concurrency("k", 1);
-    for produced in judge
-        .records
-        .produced
-        .clone()
-        .iter()
-        .filter(|p| p.queue == "free")
-    {
-        let start = judge
-            .records
-            .deliveries
-            .iter()
-            .find(|d| d.job == produced.id)
-            .map(|d| d.at);
+    let produced = judge.records.produced.clone();
+    for produced in produced.iter().filter(|p| p.queue == "free") {
+        let mut deliveries = judge.records.deliveries.iter();
+        let start = deliveries.find(|d| d.job == produced.id).map(|d| d.at);
         let waited = start.map(|at| at.saturating_duration_since(produced.answered));
         // Four workers that poll every second.
         judge.that(

@@ -252,9 +252,8 @@ pub async fn never_given_back_where_it_burns(ctx: Ctx) -> Judge {
     w.pass(110_000).await;
     w.worker(Worker::js(5).queues(&["mail"]));
     let mut judge = w.judge_when_done(400).await;
-    let back = judge
-        .events
-        .iter()
+    let events = judge.events.iter();
+    let back = events
         .filter(|(_, e)| matches!(e.kind, EventKind::Requeued | EventKind::Expired))
         .count();
     judge.that(back == 0, format!("{back} claims were given back or lost"));
@@ -342,13 +341,9 @@ pub async fn kept_though_heartbeats_hang(ctx: Ctx) -> Judge {
 
 /// Where each held job has a claim id of its own, and so a heartbeat of its own, all are kept, however many they are.
 pub async fn kept_each_under_its_own_claim(ctx: Ctx) -> Judge {
-    let w = ctx
-        .world()
-        .lax(Lax::amqp())
-        .limits(ONE)
-        .settings("[hold]\nidle = '1h'\nmax = 1024\n[fetch]\nclaim_budget = '5s'")
-        .start()
-        .await;
+    let settings = "[hold]\nidle = '1h'\nmax = 1024\n[fetch]\nclaim_budget = '5s'";
+    let world = ctx.world().lax(Lax::amqp()).limits(ONE);
+    let w = world.settings(settings).start().await;
     w.enqueue_all(1, |_| job()).await;
     let one = w.hands("one").visibility(600_000);
     let got = one.get("mail", 1).await;

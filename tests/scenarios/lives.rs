@@ -17,13 +17,8 @@ pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
     w.workers(2, worker.queues(&["mail"]).runs(40_000..80_000));
     let mut judge = w.judge_when_done(400).await;
     judge.concurrency("k:a", 2);
-    let bad: Vec<u16> = judge
-        .records
-        .beats
-        .iter()
-        .copied()
-        .filter(|status| *status != 200)
-        .collect();
+    let beats = judge.records.beats.iter().copied();
+    let bad: Vec<u16> = beats.filter(|status| *status != 200).collect();
     judge.that(bad.is_empty(), format!("heartbeats got {bad:?}"));
     judge.each_ran_once();
     judge.all_settles_ok(false);

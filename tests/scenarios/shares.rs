@@ -105,12 +105,8 @@ async fn by_weight(ctx: Ctx, sidecars: usize) -> Judge {
         "{VENDOR}fair = {{ by = '{{meta.tenant}}', weights = {{ {} }} }}\n",
         weights.join(", ")
     );
-    let w = ctx
-        .world()
-        .shared_if(sidecars > 1)
-        .limits(&fair)
-        .start()
-        .await;
+    let world = ctx.world().shared_if(sidecars > 1);
+    let w = world.limits(&fair).start().await;
     let mut hands: Vec<Hands> = (0..2).map(|nth| w.hands(&format!("h{nth}"))).collect();
     let mut others = Vec::new();
     for nth in 1..sidecars {
@@ -235,11 +231,8 @@ pub async fn away_for_ten_seconds(ctx: Ctx) -> Judge {
     .await;
     let mut judge = w.judge().await;
     judge.costs_within(LIMIT);
-    let of_a = judge
-        .records
-        .deliveries
-        .iter()
-        .filter(|of| tenant(of) == "a");
+    let deliveries = judge.records.deliveries.iter();
+    let of_a = deliveries.filter(|of| tenant(of) == "a");
     let late: Vec<_> = of_a.filter(|of| of.at >= seconds(12)).cloned().collect();
     let first = late.iter().map(|of| of.at).min();
     judge.that(first.is_some(), "it never came back");

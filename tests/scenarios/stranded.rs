@@ -186,8 +186,8 @@ pub async fn whatever_happens(ctx: Ctx) -> Judge {
         }
     }
     // Behind another tenant's backlog jobs have to wait.
-    let alone: Vec<String> = (tenants.values())
-        .filter(|of| of.len() == 1)
+    let alone = (tenants.values()).filter(|of| of.len() == 1);
+    let alone: Vec<String> = alone
         .flat_map(|of| of.iter().map(|label| label.to_string()))
         .collect();
     for label in &alone {

@@ -238,10 +238,8 @@ async fn stop(ctx: Ctx, sdk: &'static Sdk, signal: Signal) -> Judge {
     for produced in &records.produced {
         let count = |is: bool| usize::from(is);
         let runs = records.deliveries.iter().filter(|d| d.job == produced.id);
-        let nacks = records
-            .settles
-            .iter()
-            .filter(|s| !s.ack && s.job == produced.id);
+        let settles = records.settles.iter();
+        let nacks = settles.filter(|s| !s.ack && s.job == produced.id);
         let due = 1 + nacks.count() + count(left.contains(&produced.id.as_str()));
         let runs = runs.count();
         if runs != due {

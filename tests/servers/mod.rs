@@ -15,9 +15,17 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
+use tokio::runtime::{self, Runtime};
+
 /// A future whose type is the same whatever it does. What takes a closure of a test gives one of these: else all that it
 /// awaits would be compiled once more for each such closure.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// What a thread of its own needs to wait for the network.
+pub fn runtime() -> Runtime {
+    let mut runtime = runtime::Builder::new_current_thread();
+    runtime.enable_all().build().unwrap()
+}
 
 /// Fails a test that uses this service while `tests/run.sh --without` it would run the test: `on_` and the service must
 /// stand in its path, which is what its thread is called. Benches run on the main thread.

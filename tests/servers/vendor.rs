@@ -255,10 +255,7 @@ impl Vendor {
         let mut vendor = Vendor::at(socket.local_addr().unwrap());
         let (desk, ends) = (vendor.desk(tls, answers), vendor.ends.clone());
         vendor.thread = Some(std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime = crate::servers::runtime();
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(socket).unwrap();
                 // Not asked to stop but dropped, with all its connections.

@@ -117,9 +117,7 @@ pub fn panels() -> Vec<Panel> {
 }
 
 fn run(arguments: &[&str]) -> Ran {
-    let mut command = program();
-    command.args(arguments);
-    ran(command)
+    ran(program().args(arguments))
 }
 
 #[test]
@@ -187,9 +185,7 @@ fn what_the_files_tell_to_run_can_be_run() {
 /// Checks a config of a file as the program does, under these variables, and reads it.
 fn checked(config: &str, variables: &[(&str, &str)]) -> Settings {
     let (_dir, path) = file(config);
-    let mut command = program();
-    command.arg("check").arg(path).envs(variables.to_vec());
-    let done = ran(command);
+    let done = ran(program().arg("check").arg(path).envs(variables.to_vec()));
     assert_eq!(done.status, Some(0), "{}", done.out);
     // To try it out the control token may go in clear, on a network of its own.
     let warnings = done.out.matches("warning: ").count();

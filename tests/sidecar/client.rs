@@ -169,6 +169,14 @@ impl Client {
         self.send(Method::GET, path, &[], "").await
     }
 
+    /// A number on the metrics page; `None`: there is no such series.
+    pub async fn metric(&self, series: &str) -> Option<f64> {
+        let page = self.get("/metrics").await.text();
+        let mut lines = page.lines();
+        let rest = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+        Some(rest.parse().unwrap())
+    }
+
     /// `POST path` with a body as it stands.
     pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Reply {
         let kind = [("content-type", "application/openjobspec+json")];

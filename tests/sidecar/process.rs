@@ -1,6 +1,7 @@
 //! The program as processes that end with the test, and the embedded backend behind them on a thread of its own. No other
 //! file of the tests names the program.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -76,10 +77,7 @@ impl Backend {
         let (gone, backend, addr) = (CancellationToken::new(), self.backend.clone(), self.addr);
         let (ended, (give, take)) = (gone.clone(), std::sync::mpsc::channel());
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime = crate::servers::runtime();
             runtime.block_on(async {
                 // A program that another test starts has copies of this one's sockets for a moment, also of the one
                 // by which the port was found to be free.
@@ -167,7 +165,7 @@ pub struct Ran {
 }
 
 /// Runs the program to its end; one that does not end fails the test.
-pub fn ran(mut command: Command) -> Ran {
+pub fn ran(command: &mut Command) -> Ran {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -212,9 +210,14 @@ pub fn file(text: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
 /// The program that runs with this config, and the folder of that.
 pub fn run_with(config: impl AsRef<[u8]>) -> (tempfile::TempDir, Command) {
     let (dir, path) = file(config);
+    (dir, run_at(path))
+}
+
+/// The program that runs with the config at this path.
+pub fn run_at(path: impl AsRef<OsStr>) -> Command {
     let mut command = program();
     command.arg("run").arg("--config").arg(path);
-    (dir, command)
+    command
 }
 
 /// A config before this backend: `server` is added to `[server]`, `rest` stands behind it. A stop waits for
@@ -320,6 +323,14 @@ impl Sidecar {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// A number of `/proc/PID/status`: threads, or memory in KiB.
+    pub fn status(&self, name: &str) -> usize {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.unwrap().trim_start_matches(':').split_whitespace();
+        number.into_iter().next().unwrap().parse().unwrap()
     }
 
     pub fn lines(&self) -> Vec<String> {

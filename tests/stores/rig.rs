@@ -63,10 +63,7 @@ pub fn clock() -> (Arc<AtomicU64>, Clock) {
 
 /// Runs one check on a runtime of its own.
 pub fn run(rig: Rig, check: impl AsyncFnOnce(&Rig)) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = crate::servers::runtime();
     let check: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(check(&rig));
     runtime.block_on(check);
 }

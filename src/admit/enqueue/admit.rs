@@ -200,7 +200,7 @@ fn nothing_yet(sidecar: &Sidecar, queue: &str) -> Option<Want> {
     let drops = bounds.strategy == OverflowStrategy::DropOldest;
     Some(Want {
         paused: drops && sidecar.fetching.paused.has(queue),
-        tried: sidecar.admit.pressure.tried(queue).map(Box::new),
+        tried: sidecar.admit.pressure.table().tried(queue).map(Box::new),
         ..Want::nothing(queue, bounds)
     })
 }
@@ -310,10 +310,8 @@ fn block_timeout(parts: &Parts) -> Result<Duration, Fault> {
     let Some(sent) = parts.headers.get(ojs::BLOCK_TIMEOUT) else {
         return Ok(Duration::ZERO);
     };
-    let seconds = sent
-        .to_str()
-        .ok()
-        .and_then(|text| text.trim().parse::<f64>().ok());
+    let text = sent.to_str().ok();
+    let seconds = text.and_then(|text| text.trim().parse::<f64>().ok());
     match seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0) {
         // Nobody waits longer than queues let them.
         Some(seconds) => Ok(Duration::from_secs_f64(seconds.min(1e9))),

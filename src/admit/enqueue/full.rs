@@ -3,7 +3,7 @@
 
 use super::sent::SentJob;
 use crate::answers::respond::{Fault, More};
-use crate::bounds::{BoundMet, BoundUnit, Full};
+use crate::bounds::{BoundMet, Full};
 use crate::desk::{Sidecar, edges};
 use crate::store::LedgerExt;
 use crate::told::events::EventValue;
@@ -51,7 +51,7 @@ pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Faul
         fault.hint =
             "send fewer or smaller jobs at once, or raise the bound: it never fits as it is";
     }
-    if let Some(unit) = full.unit().as_str() {
+    if let Some(unit) = full.met.unit() {
         fault = fault.with("unit", unit);
     }
     match &full.key {
@@ -137,8 +137,7 @@ fn tell_rejected(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) {
     // Numbers that are no depth of the queue say what they are.
     let code = code_of(full.met);
     data.extend((code != FULL).then_some(("code", EventValue::Text(code))));
-    let unit = full.unit().as_str();
-    data.extend(unit.map(|unit| ("unit", EventValue::Text(unit))));
+    data.extend(full.met.unit().map(|unit| ("unit", EventValue::Text(unit))));
     let name = match full.met {
         BoundMet::Tenant => "tenant_id",
         _ => "key",
@@ -189,9 +188,9 @@ fn message(full: &Full) -> String {
 /// Why there is no room under a bound of what waits.
 fn no_room(full: &Full) -> String {
     let (used, bound) = (full.depth, full.bound);
-    let unit = match full.unit() {
-        BoundUnit::Bytes => " bytes",
-        BoundUnit::Jobs => "",
+    let unit = match full.met {
+        BoundMet::Bytes => " bytes",
+        _ => "",
     };
     let waiting = match (full.met, used) {
         (BoundMet::Bytes, _) => format!("{used} bytes wait"),

@@ -74,10 +74,8 @@ pub(super) fn admin(
 /// The value of a query parameter; none of those that are used here needs decoding.
 fn parameter<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
     let pairs = query.unwrap_or_default().split('&');
-    let value = pairs
-        .filter_map(|pair| pair.split_once('='))
-        .find(|(key, _)| *key == name)?
-        .1;
+    let mut pairs = pairs.filter_map(|pair| pair.split_once('='));
+    let value = pairs.find(|(key, _)| *key == name)?.1;
     Some(value).filter(|value| !value.is_empty())
 }
 
@@ -98,11 +96,8 @@ fn page(items: &[impl Serialize], query: Option<&str>) -> ApiAnswer {
         number("per_page", 20).clamp(1, 100),
     );
     let pagination = json!({ "total": items.len(), "page": at, "per_page": per_page });
-    let items = items
-        .iter()
-        .skip(per_page.saturating_mul(at - 1))
-        .take(per_page)
-        .collect();
+    let items = items.iter().skip(per_page.saturating_mul(at - 1));
+    let items = items.take(per_page).collect();
     ok(&ListPage { items, pagination })
 }
 

@@ -11,7 +11,7 @@ use crate::estimate::{HeldCount, NEAR};
 use crate::groups::FullGroup;
 use crate::line::Before;
 use crate::seen::Away;
-use crate::want::{BoundMet, BoundUnit, BoundUsage, Full, Now, Want};
+use crate::want::{BoundMet, BoundUsage, Full, Now, Want};
 
 /// What an enqueue asks of one queue.
 #[derive(Debug)]
@@ -123,13 +123,11 @@ impl BoundedQueue {
 
     /// Whether a bound that is only tried would refuse an enqueue that fits. Nobody waits until the depth is known.
     pub(crate) fn would_refuse(&mut self, want: &Want, held: impl Fn() -> HeldCount) -> bool {
-        match want.tried.as_deref().filter(|_| self.estimate.is_known()) {
-            Some(tried) => {
-                let mut usages = self.usages(tried, held());
-                usages.any(|usage| !usage.fits(want.amount(usage.unit)))
-            }
-            None => false,
-        }
+        let tried = want.tried.as_deref().filter(|_| self.estimate.is_known());
+        tried.is_some_and(|tried| {
+            let mut usages = self.usages(tried, held());
+            usages.any(|usage| !usage.fits(want.amount(usage.met)))
+        })
     }
 
     /// The part of its nearest bound that is left after an enqueue that fits; of one that is only tried, where no other
@@ -140,7 +138,7 @@ impl BoundedQueue {
         let bounds = tried.unwrap_or(&ask.want.bounds);
         let parts = self
             .usages(bounds, ask.held)
-            .map(|usage| usage.part_left(ask.want.amount(usage.unit)));
+            .map(|usage| usage.part_left(ask.want.amount(usage.met)));
         let least = parts.fold(f64::INFINITY, f64::min);
         (least >= 0.0).then_some(least)
     }
@@ -150,7 +148,10 @@ impl BoundedQueue {
     fn full(&mut self, ask: &QueueAsk<'_>) -> Option<Full> {
         match (self.full_of_queue(ask), ask.group) {
             (Some(never), _) if !never.may_ever_fit() => Some(never),
-            (_, Some(group)) => Some(self.full_of_group(group, ask)),
+            (_, Some(group)) => Some(Full {
+                key: Some(Arc::clone(&group.group.name)),
+                ..self.full_by(group.usage, group.wanted, ask)
+            }),
             (full, None) => full,
         }
     }
@@ -160,47 +161,23 @@ impl BoundedQueue {
         let want = ask.want;
         // Nobody waits for what makes room for itself.
         let before = ask.before.filter(|_| !self.may_drop(want));
-        let ahead = |unit| before.map_or(0, |before| before.amount(unit));
+        let ahead = |bound| before.map_or(0, |before| before.amount(bound));
         let usages = self.usages(&want.bounds, ask.held);
-        let met = usages.filter(|usage| !usage.fits(ahead(usage.unit) + want.amount(usage.unit)));
-        let met = met.min_by_key(|usage| want.amount(usage.unit) <= usage.bound)?;
-        Some(Full {
-            met: match met.unit {
-                BoundUnit::Jobs => BoundMet::Depth,
-                BoundUnit::Bytes => BoundMet::Bytes,
-            },
-            depth: met.used,
-            bound: met.bound,
-            wanted: want.amount(met.unit),
-            ..self.common_full(ask)
-        })
+        let full = usages.filter(|usage| !usage.fits(ahead(usage.met) + want.amount(usage.met)));
+        let full = full.min_by_key(|usage| want.amount(usage.met) <= usage.bound)?;
+        Some(self.full_by(full, want.amount(full.met), ask))
     }
 
-    /// The answer if too many jobs of a group would wait.
-    fn full_of_group(&mut self, full: &FullGroup, ask: &QueueAsk<'_>) -> Full {
-        Full {
-            met: match full.group.queue {
-                Some(_) => BoundMet::Key,
-                None => BoundMet::Tenant,
-            },
-            depth: full.waiting,
-            bound: full.most,
-            wanted: full.wanted,
-            key: Some(Arc::clone(&full.group.name)),
-            ..self.common_full(ask)
-        }
-    }
-
-    /// What is the same whatever bound is met.
-    fn common_full(&mut self, ask: &QueueAsk<'_>) -> Full {
+    /// The answer where the enqueue meets this bound, of which it wants so much.
+    fn full_by(&mut self, usage: BoundUsage, wanted: u64, ask: &QueueAsk<'_>) -> Full {
         let places = self.jobs_over(ask).max(1);
         Full {
             queue: Arc::clone(&ask.want.queue),
-            met: BoundMet::Depth,
-            depth: 0,
-            bound: 0,
+            met: usage.met,
+            depth: usage.used,
+            bound: usage.bound,
             period: None,
-            wanted: 0,
+            wanted,
             strategy: self.bounds.strategy,
             after: self.drain.time_for(places, ask.now.at),
             drain: self.drain.rate(ask.now.at),
@@ -210,31 +187,26 @@ impl BoundedQueue {
 
     /// How many jobs must leave so that the enqueue fits.
     fn jobs_over(&mut self, ask: &QueueAsk<'_>) -> u64 {
-        self.as_jobs(ask, |usage, wanted| {
-            (usage.used + wanted).saturating_sub(usage.bound)
-        })
+        let usages = self.usages(&ask.want.bounds, ask.held);
+        let over = usages.map(|usage| {
+            let over = (usage.used + ask.want.amount(usage.met)).saturating_sub(usage.bound);
+            self.as_jobs(over, usage, ask.held)
+        });
+        over.max().unwrap_or(0)
     }
 
     /// As how many jobs of its queue the enqueue counts.
     fn jobs_brought(&mut self, ask: &QueueAsk<'_>) -> u64 {
-        self.as_jobs(ask, |_, wanted| wanted).max(ask.want.jobs)
-    }
-
-    /// How many jobs are so much of each bound, of which the enqueue wants some.
-    fn as_jobs(&mut self, ask: &QueueAsk<'_>, much: impl Fn(BoundUsage, u64) -> u64) -> u64 {
         let usages = self.usages(&ask.want.bounds, ask.held);
-        let each = usages.map(|usage| {
-            let much = much(usage, ask.want.amount(usage.unit));
-            much.div_ceil(self.size_of_one(usage, ask.held))
-        });
-        each.max().unwrap_or(0)
+        let each = usages.map(|usage| self.as_jobs(ask.want.amount(usage.met), usage, ask.held));
+        each.max().unwrap_or(0).max(ask.want.jobs)
     }
 
-    /// How much of a bound one job uses on average.
-    fn size_of_one(&self, usage: BoundUsage, held: HeldCount) -> u64 {
-        match usage.unit {
-            BoundUnit::Jobs => 1,
-            BoundUnit::Bytes => (usage.used / self.depth(held).max(1)).max(1),
+    /// How many jobs are so much of a bound, each as long as the others on average.
+    fn as_jobs(&self, much: u64, usage: BoundUsage, held: HeldCount) -> u64 {
+        match usage.met {
+            BoundMet::Bytes => much.div_ceil((usage.used / self.depth(held).max(1)).max(1)),
+            _ => much,
         }
     }
 
@@ -276,16 +248,17 @@ impl BoundedQueue {
             (false, Some(last)) => window.leaves(last, now.stamp),
             (false, None) => Some(now.stamp.plus(rate.period.get())),
         };
-        Some(Full {
-            met: BoundMet::Rate,
-            depth: u64::from(count),
+        let usage = BoundUsage {
+            used: u64::from(count),
             bound: u64::from(limit),
+            met: BoundMet::Rate,
+        };
+        Some(Full {
             period: Some(Duration::from_micros(rate.period.get())),
-            wanted: want.jobs,
             strategy: OverflowStrategy::Reject,
             after: opens.map(|at| Duration::from_micros(at.since(now.stamp))),
             drain: None,
-            ..self.common_full(ask)
+            ..self.full_by(usage, want.jobs, ask)
         })
     }
 

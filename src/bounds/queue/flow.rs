@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::BoundedQueue;
 use crate::drain::Drain;
 use crate::estimate::LookFound;
-use crate::hidden::LaterState;
 use crate::seen::{Dropped, Mark, NewJob, TakenTo};
 use crate::want::{Now, Want};
 use ojs_limit::Timestamp;
@@ -35,7 +34,7 @@ impl BoundedQueue {
         self.members.stored(want, jobs.iter().map(|job| &*job.id));
         for job in jobs {
             if let Some(due) = job.due {
-                self.later.add(&job.id, LaterState::Scheduled, due);
+                self.later.add_scheduled(&job.id, due);
             }
         }
         self.estimate.stored(want.jobs, mark);
@@ -140,13 +139,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::bounds::UNBOUNDED;
+    use crate::bounds::Bounds;
     use crate::{Counts, HeldCount};
 
     #[test]
     fn a_dropped_job_is_taken_away_once() {
         let now = Instant::now();
-        let mut queue = BoundedQueue::new(&"q".into(), Arc::new(UNBOUNDED), &Arc::default(), now);
+        let mut queue =
+            BoundedQueue::new(&"q".into(), &Arc::new(Bounds::none()), &Arc::default(), now);
         let counts = Counts {
             available: 10,
             ..Counts::default()

@@ -21,7 +21,7 @@ use crate::inquiry::prove::{self, Extension, Named, Word};
 use crate::jobs::siblings;
 use crate::jobs::sweep::keep;
 use crate::limit::{Limited, OnLimit, Refusal, Timestamp, is_priced};
-use crate::lines::BEHIND;
+use crate::lines::{AskedBy, BEHIND};
 use crate::store::{Claimed, LedgerExt, Verdict};
 use crate::told::metrics::StartKind;
 use crate::wire::boxed::{self, boxed};
@@ -124,14 +124,13 @@ impl Proxy {
         }
         in_force::renew(sidecar, &mut jobs);
         let calls_wait = self.let_calls_ask(&jobs).await;
-        let asked = Instant::now();
-        let span = traces::take(jobs.len());
+        let (asked, span) = (Instant::now(), traces::take(jobs.len()));
         let taken = {
             let asks: ClaimsOf<'_> = jobs.iter().map(|pick| &pick.claimed).collect();
             let taking = sidecar.store.take(&asks, want);
             traces::within(&span, taking).await
         };
-        sidecar.fetching.took(asked.elapsed());
+        sidecar.fetching.way.took(asked.elapsed());
         let Ok(taken) = taken else {
             self.ask_later(jobs);
             return Vec::new();
@@ -149,7 +148,8 @@ impl Proxy {
                         sidecar.wake(&pick.claimed.limited);
                     }
                     if calls_wait {
-                        sidecar.calling.job_started(&pick.claimed.limited);
+                        let lines = &sidecar.calling.lines;
+                        lines.started(AskedBy::Job, &pick.claimed.limited);
                     }
                     sidecar.subqueues.started(&pick);
                     started.push(pick);

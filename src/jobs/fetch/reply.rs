@@ -54,10 +54,8 @@ pub(super) fn read_reply(
     named::noted(sidecar, jobs.iter().map(|held: &Held| &held.claimed));
     for run in jobs.chunk_by(|a, b| a.claimed.queue == b.claimed.queue) {
         if let Some(first) = run.first() {
-            sidecar
-                .fetching
-                .paused
-                .is_over(&first.claimed.queue, origin.sent);
+            let paused = &sidecar.fetching.paused;
+            paused.is_over(&first.claimed.queue, origin.sent);
         }
     }
     // What subqueues have says nothing of the queue itself.

@@ -1,7 +1,7 @@
 //! Giving back: held jobs that no worker asks for, and all of them at the end, wait in the backend again where
 //! that costs them nothing.
 
-use super::pace::{EVERY, ticks};
+use super::pace::ticks;
 use crate::desk::{Proxy, Sidecar, named};
 use crate::hold::Pick;
 use crate::inquiry::calls;
@@ -58,10 +58,8 @@ pub(crate) fn held(sidecar: &Sidecar) -> usize {
 /// The ids of some held jobs.
 pub(crate) fn some_held(sidecar: &Sidecar) -> String {
     let hold = &sidecar.hold;
-    let held = hold
-        .unwanted(Duration::ZERO)
-        .into_iter()
-        .chain(hold.all_offers());
+    let unwanted = hold.unwanted(Duration::ZERO);
+    let held = unwanted.into_iter().chain(hold.all_offers());
     let names = held.take(NAMED).map(|of| cut(&of.job).into_owned());
     let names: Vec<String> = names.collect();
     names.join(" ")
@@ -84,7 +82,7 @@ pub(crate) fn fate_of_held(sidecar: &Sidecar) -> &'static str {
 /// backend is.
 pub(in crate::jobs) async fn return_idle(proxy: &Proxy, stop: CancellationToken) {
     let sidecar = &proxy.sidecar;
-    let mut ticks = ticks(EVERY);
+    let mut ticks = ticks();
     let mut next = Instant::now();
     loop {
         tokio::select! {
@@ -147,9 +145,9 @@ pub(crate) async fn drain(proxy: &Proxy, least: Duration, most: Duration) {
         let keeps_held = burns_held(sidecar);
         let out = out(sidecar).await;
         let quiet = out == Some(0);
-        let no_jobs = out.is_some_and(|out| out <= sidecar.calls_out()) && !keeps_held;
+        let no_jobs = out.is_some_and(|out| out <= sidecar.calling.out()) && !keeps_held;
         if no_jobs && Instant::now() >= least {
-            sidecar.close_calls();
+            sidecar.calling.closed.cancel();
         }
         return_all(proxy, &mut stay).await;
         if quiet && !keeps_held && Instant::now() >= least {

@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::pace::{EVERY, ticks};
+use super::pace::ticks;
 use crate::answers::load::Seldom;
 use crate::desk::Proxy;
 use crate::hold::is_late;
@@ -36,7 +36,7 @@ type KeptAlike = (u64, Extension);
 
 /// Keeps the claims of held jobs until told to stop.
 pub(in crate::jobs) async fn keep_held(proxy: &Proxy, stop: CancellationToken) {
-    let mut ticks = ticks(EVERY);
+    let mut ticks = ticks();
     let mut tasks = JoinSet::new();
     let mut under_way: Vec<(AbortHandle, Vec<Claimed>)> = Vec::new();
     let mut due = DueClaims::default();

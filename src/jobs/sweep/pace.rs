@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// The longest time between two looks.
-pub(super) const EVERY: Duration = Duration::from_millis(500);
+const EVERY: Duration = Duration::from_millis(500);
 
 /// Ticks now and then; whoever is late for a tick gets the next one a whole time later.
-pub(super) fn ticks(every: Duration) -> Interval {
-    let mut ticks = interval(every);
+pub(super) fn ticks() -> Interval {
+    let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::pace::{EVERY, ticks};
+use super::pace::ticks;
 use crate::bounds::{Bounds, OverflowStrategy};
 use crate::desk::Proxy;
 use crate::desk::paused::read_paused;
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 16;
 
 /// Asks the backend about queues that are paused, as far as that matters here. Beside the sweep, and several at once.
 pub(super) async fn ask_about_paused(proxy: &Proxy) {
-    let mut ticks = ticks(EVERY);
+    let mut ticks = ticks();
     loop {
         ticks.tick().await;
         ask_paused_round(proxy).await;

@@ -64,10 +64,8 @@ impl UnsharedSidecars {
                 continue;
             };
             let claim = (job.job.clone(), job.claim_id.clone());
-            let is_new = self
-                .known
-                .as_ref()
-                .is_some_and(|known| !known.contains(&claim));
+            let known = self.known.as_ref();
+            let is_new = known.is_some_and(|known| !known.contains(&claim));
             // A claim that was there before this sidecar was may be a dead one's, whose job runs on.
             let is_kept =
                 job.claimed_at > self.began && now.since(job.claimed_at) >= job.visibility;

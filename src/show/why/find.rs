@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::bounds::{BoundMet, BoundUnit, Level, OverflowStrategy};
+use crate::bounds::{BoundMet, Level, OverflowStrategy};
 use crate::desk::Sidecar;
 use crate::desk::causes::{self, Cause, named, quoted};
 use crate::desk::snapshot::Snapshot;
@@ -336,9 +336,9 @@ fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
         OverflowStrategy::DropOldest if sidecar.fetching.paused.has(queue) => "producers get 429",
         OverflowStrategy::DropOldest => "its oldest jobs are discarded for new ones",
     };
-    let given = pressure.set_over_http(queue).unwrap_or_default();
-    let of_http = match level.most.map(|most| most.unit) {
-        Some(BoundUnit::Bytes) => given.max_bytes,
+    let given = pressure.table().set_for(queue).cloned().unwrap_or_default();
+    let of_http = match level.most.map(|most| most.met) {
+        Some(BoundMet::Bytes) => given.max_bytes,
         _ => given.max_depth,
     };
     let (set, larger) = by_http(of_http, &format!("_queue:{queue}"));
@@ -361,11 +361,11 @@ fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
 fn refused_lately(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
     let (pressure, now) = (&sidecar.admit.pressure, Instant::now());
     let last = pressure.last_refusal(queue, now)?;
-    let given = pressure.set_over_http(queue).unwrap_or_default();
+    let given = pressure.table().set_for(queue).cloned().unwrap_or_default();
     let key = format!("_queue:{queue}");
     let ((set, larger), first) = match (last.met, &last.key) {
         (BoundMet::Tenant, Some(tenant)) => {
-            let set = pressure.tenant_over_http(tenant);
+            let set = pressure.table().tenant_set_for(tenant);
             (
                 by_http(set, &format!("_tenant:{tenant}")),
                 "start more workers",
@@ -433,7 +433,8 @@ pub(super) fn no_jobs(now: &Snapshot, queue: &str, elsewhere: u64) -> Option<Cau
 
 /// Whether FETCHes of the queue are looked at. Those of a queue without limits pass unread.
 fn fetches_are_seen(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> bool {
-    in_force::limits_queue(sidecar, queue, &now.live.policies) || sidecar.fetching.is_limited(queue)
+    in_force::limits_queue(sidecar, queue, &now.live.policies)
+        || sidecar.fetching.limited.has(queue)
 }
 
 /// Which of two causes lets go later: who waits for a slot, or for something else without a time, waits longest.

@@ -35,7 +35,7 @@ impl ReservedStore {
         ReservedStore {
             inner,
             used: AtomicBool::new(false),
-            state: Mutex::new(Ahead::new()),
+            state: Mutex::default(),
             answered: Notify::new(),
         }
     }

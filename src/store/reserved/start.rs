@@ -121,11 +121,8 @@ impl ReservedStore {
                 Next::Ask(want) => {
                     if !self.ask(limited, want).await {
                         let taken = self.inner.take(&[ask], 1).await?;
-                        return Ok(taken
-                            .verdicts
-                            .into_iter()
-                            .next()
-                            .unwrap_or(Verdict::Unasked));
+                        let verdict = taken.verdicts.into_iter().next();
+                        return Ok(verdict.unwrap_or(Verdict::Unasked));
                     }
                 }
             }
@@ -169,10 +166,8 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let (now, doubt) = (self.store.now(), self.store.inner.facts().doubt);
         let mut state = self.store.state();
-        let granted = self
-            .reserved
-            .as_ref()
-            .map_or(0, |reserved| reserved.turns.len());
+        let reserved = self.reserved.as_ref();
+        let granted = reserved.map_or(0, |reserved| reserved.turns.len());
         state.granted += granted as u64;
         state
             .turns(self.limited)

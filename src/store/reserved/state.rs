@@ -1,6 +1,6 @@
 //! What is kept here instead of in the store: rows, and the turns in which their jobs go out.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::rules::Policies;
@@ -9,7 +9,7 @@ use crate::{Change, Claimed, Gen, Row, Verdict};
 use ojs_limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 
 /// The rows that are kept here, and the turns of each key.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(super) struct Ahead {
     pub(super) policies: Policies,
     /// The jobs that are out and have no row in the store.
@@ -29,16 +29,6 @@ pub(super) struct Out {
 }
 
 impl Ahead {
-    pub(super) fn new() -> Ahead {
-        Ahead {
-            policies: HashSet::new(),
-            out: HashMap::new(),
-            keys: HashMap::new(),
-            granted: 0,
-            unused: 0,
-        }
-    }
-
     /// Whether its limits are reserved ahead.
     pub(super) fn is_reserved(&self, limited: &[Limited]) -> bool {
         let [one] = limited else { return false };

@@ -192,20 +192,17 @@ impl Page {
 
     /// Rows to write and rows to take away.
     fn rows(&self) -> impl Iterator<Item = (&str, Option<&Entry>)> {
-        let changed = self
-            .rows
-            .iter()
-            .filter(|(_, entry)| entry.changed && (entry.known || entry.value.is_some()));
+        let rows = self.rows.iter();
+        let changed =
+            rows.filter(|(_, entry)| entry.changed && (entry.known || entry.value.is_some()));
         changed.map(|(job, entry)| (job.as_str(), entry.value.as_ref()))
     }
 
     /// Keys to write and keys to take away.
     fn keys(&self) -> impl Iterator<Item = (&str, Option<&KeyState>)> {
         let state = |entry: &Loaded<KeyState>| !entry.value.idle(self.head.now);
-        let changed = self
-            .keys
-            .iter()
-            .filter(move |(_, entry)| entry.changed && (entry.known || state(entry)));
+        let keys = self.keys.iter();
+        let changed = keys.filter(move |(_, entry)| entry.changed && (entry.known || state(entry)));
         changed
             .map(move |(name, entry)| (name.as_str(), Some(&entry.value).filter(|_| state(entry))))
     }

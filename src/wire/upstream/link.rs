@@ -204,11 +204,8 @@ impl LinkWait {
         while timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if self.deadline <= now {
-                let frames = self
-                    .patience
-                    .progress
-                    .as_ref()
-                    .map_or(0, |body| body.frames.load(Ordering::Relaxed));
+                let body = self.patience.progress.as_ref();
+                let frames = body.map_or(0, |body| body.frames.load(Ordering::Relaxed));
                 if frames == self.frames {
                     return Poll::Ready(self.give_up());
                 }

@@ -107,7 +107,7 @@ fn used(calls: usize, limit: &[&str]) -> f64 {
     let (ended, said) = thread::scope(|threads| {
         let clients: Vec<_> = (0..clients)
             .map(|nth| client(nth, calls / clients, &ways))
-            .map(|command| threads.spawn(move || (ran(command), Instant::now())))
+            .map(|mut command| threads.spawn(move || (ran(&mut command), Instant::now())))
             .collect();
         wait("a half of the calls", || vendor.calls().len() >= calls / 2);
         sidecars[2].0.kill();

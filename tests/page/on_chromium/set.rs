@@ -64,7 +64,7 @@ impl Rig {
             "PATH",
             format!("{}:{}", folder.display(), std::env::var("PATH").unwrap()),
         );
-        let said = ran(shell);
+        let said = ran(&mut shell);
         assert_eq!(said.status, Some(0), "{command}: {}{}", said.out, said.err);
     }
 }
@@ -208,7 +208,7 @@ fn all_keys_of_a_policy_are_paused_from_the_page_of_one() {
     undoing
         .args(undo.split(' ').skip(1))
         .env("OJS_THROTTLE_TOKEN", TOKEN);
-    let said = ran(undoing);
+    let said = ran(&mut undoing);
     assert_eq!(said.status, Some(0), "{}{}", said.out, said.err);
     browser.until("!document.querySelector('#numbers').innerText.includes('INC-42')");
     assert_eq!(starts(), 3);

@@ -28,8 +28,8 @@ fn a_pooler_that_gives_sessions_away_is_refused_with_its_name() {
             one.contains("PgBouncer") && one.contains("pool_mode = session"),
             "{one}"
         );
-        let (_dir, command) = run_with(&text);
-        let run = ran(command);
+        let (_dir, mut command) = run_with(&text);
+        let run = ran(&mut command);
         assert_ne!(run.status, Some(0), "{mode}");
         let said = run.out + &run.err;
         assert!(said.contains("pool_mode = session"), "{mode}: {said}");

@@ -85,7 +85,7 @@ fn a_store_s_password_or_its_url_is_in_a_file() {
     assert_eq!(status, Some(1), "{report}");
     let (_dir, mut command) = run_with(config(backend.addr, "", &format!("[store]\n{named}")));
     command.env("OJS_THROTTLE_STORE_URL", bare.replace("://", "://:other@"));
-    let done = ran(command);
+    let done = ran(&mut command);
     assert_eq!(done.status, Some(78), "{}", done.err);
     assert!(
         done.err.contains("has no place in `store.url`"),
