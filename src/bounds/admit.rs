@@ -224,7 +224,7 @@ impl Pressure {
         self.with(&full.queue, note).unwrap_or(first)
     }
 
-    /// The queues of which a bound refused an enqueue lately that is not of the queue as a whole.
+    /// The queues that refused an enqueue lately although they were not full.
     pub fn refusing(&self, now: Instant) -> Vec<Arc<str>> {
         let state = self.state.lock();
         let is_recent = |queue: &BoundedQueue| {

@@ -357,22 +357,27 @@ fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
     Cause::new(&causes::QUEUE_FULL, &known)
 }
 
-/// A bound of a tenant, of a key or of a time refuses enqueues into the queue.
+/// The queue refuses enqueues although it is not full: by a bound of a tenant, of a key or of a time, or because they
+/// need more than is left.
 fn refused_lately(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
     let (pressure, now) = (&sidecar.admit.pressure, Instant::now());
     let last = pressure.last_refusal(queue, now)?;
     let given = pressure.set_over_http(queue).unwrap_or_default();
     let key = format!("_queue:{queue}");
-    let ((set, larger), first) = match (last.met, &last.key) {
+    let (set, larger) = match (last.met, &last.key) {
         (BoundMet::Tenant, Some(tenant)) => {
             let set = pressure.tenant_over_http(tenant);
-            (
-                by_http(set, &format!("_tenant:{tenant}")),
-                "start more workers",
-            )
+            by_http(set, &format!("_tenant:{tenant}"))
         }
-        (BoundMet::Rate, _) => (by_http(given.enqueue_rate, &key), "let producers be slower"),
-        _ => (by_http(given.per_key, &key), "start more workers"),
+        (BoundMet::Rate, _) => by_http(given.enqueue_rate, &key),
+        (BoundMet::Depth, _) => by_http(given.max_depth, &key),
+        (BoundMet::Bytes, _) => by_http(given.max_bytes, &key),
+        _ => by_http(given.per_key, &key),
+    };
+    let first = match last.met {
+        _ if !last.may_ever_fit => "let producers send fewer or smaller jobs at once",
+        BoundMet::Rate => "let producers be slower",
+        _ => "start more workers",
     };
     let known: [(&str, &dyn Display); 5] = [
         ("queue", &quoted(queue)),
