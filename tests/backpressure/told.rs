@@ -525,6 +525,24 @@ async fn an_enqueue_that_does_not_fit_into_the_rest_of_a_queue_is_told_of() {
     pair.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn more_than_a_smaller_bound_has_two_reasons() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client.bound("q", json!({"max_depth": 3})).await;
+    client.fill("q", 2).await;
+    client.bound("q", json!({"max_depth": 1})).await;
+    let why = pair.sidecar.admin().get("/throttle/v1/why?queue=q").await;
+    let why = why.json()["why"].to_string();
+    for words in [
+        "2 jobs wait where 1 may",
+        "around the sidecar",
+        "was made smaller",
+    ] {
+        assert!(why.contains(words), "{why}");
+    }
+    pair.stop().await;
+}
+
 /// A queue without limits is told of, too, if no worker asks for it; but not while one does.
 #[tokio::test(start_paused = true)]
 async fn that_no_worker_asks_for_a_queue_without_limits_is_said() {

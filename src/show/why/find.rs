@@ -345,7 +345,10 @@ fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
     let over = level.max_depth.filter(|most| level.depth > *most);
     let over = over.map_or_else(String::new, |most| {
         let depth = level.depth;
-        format!("; {depth} jobs wait where {most} may: do producers go around the sidecar?")
+        format!(
+            "; {depth} jobs wait where {most} may: some came around the sidecar or failed and \
+             came back, or the bound was made smaller"
+        )
     });
     let known: [(&str, &dyn Display); 5] = [
         ("queue", &quoted(queue)),
