@@ -423,6 +423,7 @@ async fn a_bound_that_is_taken_away_clears_the_queue() {
         (json!({"enqueue_rate": {"limit": 9, "period": "PT1H"}}), 3),
         (json!({"max_depth": 100}), 100),
     ] {
+        let (_guard, log) = logged();
         let (pair, client) = simulated(Lax::spec(), "").await;
         client.bound("q", json!({"max_depth": 3})).await;
         let mut stream = Listener::open(&client, STREAM, &[]).await;
@@ -436,6 +437,13 @@ async fn a_bound_that_is_taken_away_clears_the_queue() {
             [("backpressure.cleared", cleared)],
             "{bounds}"
         );
+        let said = [
+            "the bound that the queue was near is gone",
+            "has room again",
+        ];
+        let lines = said.map(|line| log.with(line).len());
+        let expected = if bound == 3 { [1, 0] } else { [0, 1] };
+        assert_eq!(lines, expected, "{bounds}");
         pair.stop().await;
     }
 }
