@@ -410,22 +410,22 @@ pub struct EgressArgs {
     #[arg(long, value_name = "URL")]
     pub to: BaseUrl,
     /// So many calls in any such time, such as 100/1m; may stand several times
-    #[arg(long, value_name = "N/PERIOD", value_parser = rate)]
+    #[arg(long, value_name = "N/PERIOD", value_parser = rate, allow_hyphen_values = true)]
     pub rate: Vec<Value>,
     /// Calls that are evenly spaced, such as 10/1s
-    #[arg(long, value_name = "N/PERIOD", value_parser = rate)]
+    #[arg(long, value_name = "N/PERIOD", value_parser = rate, allow_hyphen_values = true)]
     pub throttle: Option<Value>,
     /// So many calls at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub concurrency: Option<u32>,
     /// So many tokens of models in any such time, such as 200000/1m
-    #[arg(long, value_name = "N/PERIOD", value_parser = rate)]
+    #[arg(long, value_name = "N/PERIOD", value_parser = rate, allow_hyphen_values = true)]
     pub tokens: Option<Value>,
     /// Which calls share the limits and the tokens, such as shop:{header.X-Shop} [default: all of them]
     #[arg(long, value_name = "TEMPLATE")]
     pub key: Option<String>,
     /// How long a call may wait for its turn [default: 10s]
-    #[arg(long, value_name = "DURATION", value_parser = written_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = written_duration, allow_hyphen_values = true)]
     pub max_wait: Option<String>,
     /// Where programs connect
     #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1:8082")]
@@ -659,7 +659,7 @@ pub struct Note {
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     /// How long, such as 1h
-    #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub lasts: Option<u64>,
     /// Who
     #[arg(long, value_name = "NAME", env = "USER", hide_env_values = true)]
@@ -685,22 +685,22 @@ pub struct LimitArgs {
     #[command(flatten)]
     pub of: OfKey,
     /// So many jobs at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub concurrency: Option<u32>,
     /// So many starts in any such time, such as 100/1m; may stand several times
-    #[arg(long, value_name = "N/PERIOD", value_parser = rate)]
+    #[arg(long, value_name = "N/PERIOD", value_parser = rate, allow_hyphen_values = true)]
     pub rate: Vec<Value>,
     /// Starts that are evenly spaced, such as 10/1s
-    #[arg(long, value_name = "N/PERIOD", value_parser = rate)]
+    #[arg(long, value_name = "N/PERIOD", value_parser = rate, allow_hyphen_values = true)]
     pub throttle: Option<Value>,
     /// Numbers and notes as JSON, as PUT /ojs/v1/rate-limits/KEY takes them
     #[arg(long = "override", value_name = "JSON", value_parser = |text: &str| text.parse::<Value>(), conflicts_with_all = ["concurrency", "rate", "throttle", "next_start", "reason", "lasts"])]
     pub set: Option<Value>,
     /// No start before this time, or for so long
-    #[arg(long, value_name = "TIME|DURATION", conflicts_with_all = ["policy", "concurrency", "rate", "throttle", "reason", "lasts"])]
+    #[arg(long, value_name = "TIME|DURATION", allow_hyphen_values = true, conflicts_with_all = ["policy", "concurrency", "rate", "throttle", "reason", "lasts"])]
     pub next_start: Option<String>,
     /// A budget has used so much, in place of what was counted, such as 50000 or 431.20USD
-    #[arg(long, value_name = "AMOUNT", conflicts_with_all = ["policy", "concurrency", "rate", "throttle", "set", "next_start", "reason", "lasts"])]
+    #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true, conflicts_with_all = ["policy", "concurrency", "rate", "throttle", "set", "next_start", "reason", "lasts"])]
     pub used: Option<String>,
     /// Bounds of _queue:NAME as JSON, as `backpressure` has them; of _tenant:ID, how many of its jobs may wait
     #[arg(long, value_name = "JSON", value_parser = |text: &str| text.parse::<Value>(), conflicts_with_all = ["policy", "concurrency", "rate", "throttle", "set", "next_start", "used", "reason", "lasts"])]
@@ -796,8 +796,14 @@ pub struct Top {
     #[arg(long)]
     pub json: bool,
     /// The longest line
-    #[arg(long, env = "COLUMNS", hide_env_values = true, default_value_t = 100)]
-    pub columns: usize,
+    #[arg(
+        long,
+        env = "COLUMNS",
+        hide_env_values = true,
+        default_value_t = 100,
+        allow_negative_numbers = true
+    )]
+    pub columns: u32,
     /// Where the sidecar is
     #[command(flatten)]
     pub admin: AdminArgs,
@@ -850,7 +856,7 @@ pub struct Demo {
     #[arg(long, value_name = "FILE.svg")]
     pub record: Option<PathBuf>,
     /// How long producers and workers go on
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=300))]
+    #[arg(long, value_name = "N", default_value_t = 12, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=300))]
     pub seconds: u32,
 }
 

@@ -131,7 +131,10 @@ fn table(state: &Value, args: &Top) -> String {
     }
     lines.extend(way_lines(state));
     lines.extend(queue_lines(state, &args.filter.to_lowercase()));
-    lines.iter().map(|line| fit(line, args.columns)).collect()
+    lines
+        .iter()
+        .map(|line| fit(line, args.columns as usize))
+        .collect()
 }
 
 /// One line for each way out, and what holds it back.

@@ -212,7 +212,7 @@ impl Pressure {
         self.with(&full.queue, note).unwrap_or(first)
     }
 
-    /// The queues of which a bound refused an enqueue lately that is not of the queue as a whole.
+    /// The queues that refused an enqueue lately although they were not full.
     pub fn refusing(&self, now: Instant) -> Vec<Arc<str>> {
         let state = self.state.lock();
         let queues = state.queues.iter();

@@ -23,13 +23,16 @@ pub struct TellRefusal {
     pub in_log: bool,
 }
 
-/// The last enqueue that met a bound of a part of a queue's jobs: of a tenant, of a key, or of a time.
+/// The last enqueue that was refused although the queue was not full: by a bound of a part of its jobs (of a tenant, of a
+/// key, or of a time), or because it needed more than was left.
 #[derive(Clone, Debug)]
 pub struct LastRefusal {
     /// Which bound.
     pub met: BoundMet,
     /// The tenant or the key.
     pub key: Option<Arc<str>>,
+    /// Whether it could ever fit.
+    pub may_ever_fit: bool,
     /// What the producer was told.
     pub why: Arc<str>,
     /// When.
@@ -42,9 +45,10 @@ impl LastRefusal {
 
     /// `None`: how full the queue is says it all.
     pub(super) fn of(full: &Full, why: &str, at: Instant) -> Option<LastRefusal> {
-        (!full.is_of_queue()).then(|| LastRefusal {
+        (!full.is_of_queue() || full.depth < full.bound).then(|| LastRefusal {
             met: full.met,
             key: full.key.clone(),
+            may_ever_fit: full.may_ever_fit(),
             why: Arc::from(why),
             at,
         })

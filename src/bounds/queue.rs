@@ -127,7 +127,7 @@ impl BoundedQueue {
     }
 
     /// Gives it other bounds. Returns where it stands if it was near the old ones; if it has none any more, beside
-    /// the old ones.
+    /// the old ones, which is an edge of its own.
     pub(super) fn bound_again(
         &mut self,
         bounds: &Arc<Bounds>,
@@ -146,11 +146,15 @@ impl BoundedQueue {
         if last.crossed.is_some_and(is_cleared) {
             return Some(last);
         }
-        let level = self.level(held());
-        Some(Level {
-            most: level.most.or(last.most),
-            ..level
-        })
+        let mut level = self.level(held());
+        if level.most.is_none() {
+            level.most = last.most;
+            level.crossed = level.crossed.map(|crossed| Crossed {
+                edge: Edge::Unbounded,
+                ..crossed
+            });
+        }
+        Some(level)
     }
 
     /// Whether it is near its bound and should be looked at, although nobody asks.

@@ -203,6 +203,8 @@ pub enum Edge {
     Warning,
     /// It is below it again.
     Cleared,
+    /// There is no bound any more that it could be near.
+    Unbounded,
 }
 
 /// An edge that was crossed.

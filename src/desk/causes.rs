@@ -102,7 +102,8 @@ causes! {
     /// Jobs of the queue may start, but no more of them come in. Where it has more than the bound, jobs came around the
     /// sidecar or failed and came back, or the bound was made smaller.
     QUEUE_FULL "queue full": "queue {queue} is full: {happens}{set}{over}" => "start more workers, or {larger}";
-    /// Producers of that tenant, of that key or at that rate get 429, and others do not. It is said for a minute.
+    /// The queue is not full. Producers of that tenant, of that key or at that rate get 429, or those whose enqueue needs
+    /// more than is left: a batch, or a large job. Others do not. It is said for a minute.
     REFUSED "refused": "an enqueue into queue {queue} was refused {ago} s ago: {message}" => "{first}, or {larger}";
     /// Workers ask another sidecar or the backend itself, name another queue, or are dead.
     NOBODY_ASKS "nobody asks": "no worker has asked this sidecar for queue {queue}{lately}"

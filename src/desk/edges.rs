@@ -37,7 +37,7 @@ fn tell_edge(sidecar: &Sidecar, queue: &str, level: &Level) {
         let (depth, bound, unit) = (most.used, most.bound, most.met.unit());
         let kind = match crossed.edge {
             Edge::Warning => "backpressure.warning",
-            Edge::Cleared => "backpressure.cleared",
+            Edge::Cleared | Edge::Unbounded => "backpressure.cleared",
         };
         match crossed.edge {
             _ if !crossed.loud => {}
@@ -46,6 +46,9 @@ fn tell_edge(sidecar: &Sidecar, queue: &str, level: &Level) {
             }
             Edge::Cleared => {
                 tracing::info!(queue, depth, bound, unit, "the queue has room again");
+            }
+            Edge::Unbounded => {
+                tracing::info!(queue, "the bound that the queue was near is gone");
             }
         }
         let mut data = vec![

@@ -80,7 +80,7 @@ pub(crate) struct QueueNow {
     pub(crate) available: Option<u64>,
     /// Where it stands, if it is bounded.
     pub(crate) level: Option<Level>,
-    /// Whether a bound of a tenant, of a key or of a time refused an enqueue into it lately.
+    /// Whether it refused an enqueue lately although it was not full.
     pub(crate) is_refusing: bool,
     /// How many jobs wait in its subqueues, how many of these told no numbers, and what is known of each, the worst
     /// first; `None`: it has none.

@@ -19,6 +19,8 @@ const APART: Duration = Duration::from_secs(1);
 const PART: &str = "store";
 /// The remedy for a SQLite file that cannot be written.
 const WRITABLE: &str = "let the sidecar's user write the file, and make files in its folder";
+/// The remedy for a folder in place of it.
+const A_FOLDER: &str = "let store.url name a file in that folder";
 
 pub(super) async fn examine(whole: &Settings, env: &DoctorEnv, report: &mut Diagnosis) {
     let settings = &whole.store;
@@ -97,6 +99,16 @@ fn found(seen: &Inspection, settings: &StoreSettings, report: &mut Diagnosis) {
 fn by_word(error: &StoreError) -> Option<&'static str> {
     Some(match &*error.to_string() {
         said if said.contains("folder is not there") => "make that folder, or correct store.url",
+        said if said.contains("that is a folder") => A_FOLDER,
+        said if said.contains("not a database") || said.contains("another program") => {
+            "store.url leads to a file of something else: correct it, or move that file away"
+        }
+        said if said.contains("is malformed") => {
+            "that file is broken: put a copy back, or move it away (sidecars then begin with nothing used)"
+        }
+        said if said.contains("this program knows version") => {
+            "another version of this program made it: run that one, or let store.url or store.namespace lead elsewhere"
+        }
         said if said.contains("readonly database") => WRITABLE,
         said if said.contains("unable to open database file") => WRITABLE,
         said if said.contains("disk is full") => "make room on the disk of that file",
@@ -151,6 +163,7 @@ fn unwritable(path: &Path, report: &mut Diagnosis) {
         report.add(PART, "file", Evidence::Measured, says);
         let todo = match error.kind() {
             ErrorKind::StorageFull => "make room on the disk of that file",
+            ErrorKind::IsADirectory => A_FOLDER,
             _ => WRITABLE,
         };
         report.but(Severity::Fail, todo);
@@ -255,10 +268,24 @@ mod tests {
     fn what_helps_is_what_is_wrong() {
         let full = StoreError::Unavailable("a.db: database or disk is full".to_owned());
         assert!(remedy(&full).contains("make room"));
-        let folder = StoreError::Unusable("no/a.db: its folder is not there".to_owned());
-        assert!(remedy(&folder).contains("make that folder"));
-        let other = StoreError::Unusable("WRONGPASS".to_owned());
-        assert!(remedy(&other).contains("password"));
+        for (said, todo) in [
+            ("no/a.db: its folder is not there", "make that folder"),
+            ("a: that is a folder", "a file in that folder"),
+            ("a.db: file is not a database", "move that file away"),
+            (
+                "a.db: it is the database of another program",
+                "move that file away",
+            ),
+            ("a.db: database disk image is malformed", "put a copy back"),
+            (
+                "its tables are of version 2, and this program knows version 1",
+                "run that one",
+            ),
+            ("WRONGPASS", "password"),
+        ] {
+            let error = StoreError::Unusable(said.to_owned());
+            assert!(remedy(&error).contains(todo), "{said}");
+        }
     }
 
     #[test]

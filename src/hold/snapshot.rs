@@ -35,7 +35,8 @@ pub struct HeldNow {
 /// The jobs of one queue under one set of credentials. They may be none.
 #[derive(Debug)]
 pub struct HeldLane {
-    scope: u64,
+    /// The credentials that claimed its jobs.
+    pub scope: u64,
     /// Its jobs that are held, in hand included.
     pub held: usize,
     /// Its jobs that are being asked of the backend.

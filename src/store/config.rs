@@ -20,12 +20,12 @@ pub struct StoreConfig<T> {
 #[error("{0}")]
 pub struct BadUrl(pub(super) String);
 
-/// Refuses a fragment behind the login of a URL: some clients take one as an order to trust any certificate.
-pub(super) fn refuse_fragment(behind_login: &str) -> Result<(), BadUrl> {
-    match behind_login.contains('#') {
+/// Refuses a fragment in a URL: some clients take one as an order to trust any certificate.
+pub(super) fn refuse_fragment(url: &str) -> Result<(), BadUrl> {
+    match url.contains('#') {
         true => {
             let why = "it has a `#`: certificates are always checked (ca_file names those to trust), and a `#` \
-                       that belongs to a name is %23";
+                       that belongs to a name or a password is %23";
             Err(BadUrl(why.to_owned()))
         }
         false => Ok(()),

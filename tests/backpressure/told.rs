@@ -408,6 +408,7 @@ async fn a_bound_that_is_taken_away_clears_the_queue() {
         (json!({"enqueue_rate": {"limit": 9, "period": "PT1H"}}), 3),
         (json!({"max_depth": 100}), 100),
     ] {
+        let (_guard, log) = logged();
         let (pair, client) = simulated(Lax::spec(), "").await;
         client.bound("q", json!({"max_depth": 3})).await;
         let mut stream = Listener::open(&client, STREAM, &[]).await;
@@ -421,6 +422,13 @@ async fn a_bound_that_is_taken_away_clears_the_queue() {
             [("backpressure.cleared", cleared)],
             "{bounds}"
         );
+        let said = [
+            "the bound that the queue was near is gone",
+            "has room again",
+        ];
+        let lines = said.map(|line| log.with(line).len());
+        let expected = if bound == 3 { [1, 0] } else { [0, 1] };
+        assert_eq!(lines, expected, "{bounds}");
         pair.stop().await;
     }
 }
@@ -472,6 +480,58 @@ async fn a_tenant_a_key_and_a_rate_that_refuse_are_told_of() {
         sleep(Duration::from_secs(60)).await;
         let why = admin.get(&path).await.json();
         assert_ne!(why["cause"], "refused", "{why}");
+    }
+    pair.stop().await;
+}
+
+/// So is what does not fit into the rest of a queue that is not full.
+#[tokio::test(start_paused = true)]
+async fn an_enqueue_that_does_not_fit_into_the_rest_of_a_queue_is_told_of() {
+    let file = "[[queue]]\nname = \"bytes\"\nmax_size_bytes = 400\n[[queue]]\nname = \"jobs\"\nmax_depth = 3\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let admin = pair.sidecar.admin();
+    let told = async |queue: &str, words: &str, todo: &str| {
+        let path = format!("/throttle/v1/why?queue={queue}");
+        let why = admin.get(&path).await.json();
+        assert_eq!(why["cause"], "refused", "{why}");
+        assert!(why["why"].as_str().unwrap().contains(words), "{why}");
+        assert!(why["do"].as_str().unwrap().contains(todo), "{why}");
+        sleep(Duration::from_millis(1_100)).await;
+        let state = admin.get("/throttle/v1/state").await.json();
+        let rows = state["queues"]["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["queue"] == queue).unwrap();
+        assert_eq!(row["cause"]["name"], "refused", "{row}");
+    };
+    while client.offer("bytes").await.status == 201 {}
+    told(
+        "bytes",
+        "bytes wait, and its size bound is 400",
+        "start more",
+    )
+    .await;
+    client.fill("jobs", 2).await;
+    assert_eq!(client.offer_all(&["jobs"; 2]).await.status, 429);
+    let words = "no room for so many jobs: 2 jobs wait, and its depth bound is 3";
+    told("jobs", words, "start more").await;
+    assert_eq!(client.offer_all(&["jobs"; 4]).await.status, 429);
+    told("jobs", "can never fit", "let producers send fewer").await;
+    pair.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_a_smaller_bound_has_two_reasons() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client.bound("q", json!({"max_depth": 3})).await;
+    client.fill("q", 2).await;
+    client.bound("q", json!({"max_depth": 1})).await;
+    let why = pair.sidecar.admin().get("/throttle/v1/why?queue=q").await;
+    let why = why.json()["why"].to_string();
+    for words in [
+        "2 jobs wait where 1 may",
+        "around the sidecar",
+        "was made smaller",
+    ] {
+        assert!(why.contains(words), "{why}");
     }
     pair.stop().await;
 }

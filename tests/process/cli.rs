@@ -56,6 +56,12 @@ fn what_was_not_understood_is_named() {
         (&["check"], "<PATH>"),
         (&["run", "--upstream", "ojs:80"], "http://"),
         (&["run", "--listen", "localhost"], "--listen"),
+        (&["limit", "k", "--concurrency", "-1"], "-1 is not in 0..="),
+        (&["limit", "k", "--rate", "-1/1m"], "write NUMBER/PERIOD"),
+        (&["limit", "k", "--throttle", "-1/1m"], "NUMBER/PERIOD"),
+        (&["pause", "k", "--for", "-1h"], "for '--for <DURATION>'"),
+        (&["top", "--columns", "-1"], "-1 is not in"),
+        (&["demo", "--seconds", "-1"], "-1 is not in 1..=300"),
         (
             &["run", "--upstream", "http://a", "--nonsense"],
             "--nonsense",

@@ -38,26 +38,41 @@ fn a_file_from_its_first_day_to_its_last() {
     assert!(says(&report, "clock").starts_with("the same"), "{report}");
     assert!(says(&report, "round trip").contains("p99"), "{report}");
     drop(sidecar);
-    let fails = |config: &str, words: &[&str]| {
+    let fails = |config: &str, words: &[&str], todo: &str| {
         let (report, status) = doctor(config, &[]);
         assert_eq!(status, Some(1), "{report}");
         let why = says(&report, "reachable");
         for word in words {
             assert!(why.contains(word), "{word}: {why}");
         }
+        let found = report["findings"].as_array().unwrap().iter();
+        for one in found.filter(|one| one["part"] == "store" && one["level"] == "fail") {
+            assert!(one["do"].as_str().unwrap().contains(todo), "{one}");
+        }
     };
     let other = of(&path, "namespace = \"other\"\n");
-    fails(&other, &["limits.db", "it is of the namespace"]);
+    fails(
+        &other,
+        &["limits.db", "it is of the namespace"],
+        "the namespace",
+    );
     let text = dir.path().join("text.db");
     std::fs::write(
         &text,
         "no database, but longer than the head of one would be".repeat(9),
     )
     .unwrap();
-    fails(&of(&text, ""), &["text.db", "not a database"]);
+    fails(
+        &of(&text, ""),
+        &["text.db", "not a database"],
+        "move that file away",
+    );
+    let folder = of(dir.path(), "");
+    fails(&folder, &["that is a folder"], "name a file in that folder");
     fails(
         &of(&dir.path().join("no/limits.db"), ""),
         &["folder is not there"],
+        "make that folder",
     );
 }
 

@@ -4,6 +4,7 @@ use ojs_throttle::policy::subqueue::Spread;
 
 use super::prelude::*;
 use crate::backpressure::depth::logged;
+use crate::sidecar::settings;
 
 /// The eight causes for which jobs were seen not to start: what stages each, what is asked, and the words of the answer.
 const CONFIG: &str = "
@@ -385,6 +386,42 @@ async fn jobs_of_other_credentials_are_told_of() {
         notes.contains("held for credentials with which no worker has asked"),
         "{answer}"
     );
+}
+
+/// Held jobs whose policy has left the file, and whose worker sent no credentials, wait for any worker.
+#[tokio::test(start_paused = true)]
+async fn held_jobs_without_credentials_wait_for_any_worker() {
+    let net = Net::Sim(sim::Network::default());
+    let behind = backend(&net, Lax::redis()).await;
+    let patient = "[hold]\nidle = \"1h\"\n";
+    let file = [CONFIG, patient].concat();
+    let sidecar = Start::before(&net, &behind.base(), &file).start().await;
+    let (client, admin) = (sidecar.client(), sidecar.admin());
+    for _ in 0..3 {
+        let meta = json!({"tenant_id": "a"});
+        let job = json!({"type": "sync.all", "args": [], "meta": meta});
+        client.enqueue(job).await;
+    }
+    assert_eq!(client.fetch("default", 3).await.len(), 1);
+    sidecar.reload.apply(settings(&behind.base(), patient));
+    let asked = async |held: usize| {
+        let answer = admin.get("/throttle/v1/why?queue=default").await.json();
+        let state = admin.get("/throttle/v1/state").await.json();
+        assert_eq!(answer["queue"]["held_here"], held, "{answer}");
+        let row = state["queues"]["rows"][0]["cause"]["name"].clone();
+        assert!(
+            !answer["notes"].to_string().contains("credentials"),
+            "{answer}"
+        );
+        [answer["cause"].clone(), row]
+    };
+    sleep(Duration::from_secs(12)).await;
+    assert_eq!(asked(2).await, ["nobody asks", "nobody asks"]);
+    assert_eq!(client.fetch("default", 1).await.len(), 1);
+    // The state may be a second old.
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(asked(1).await, [json!("no limit"), Value::Null]);
+    sidecar.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

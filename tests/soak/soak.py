@@ -77,7 +77,8 @@ class Soak:
         await self.hurt(now() + self.minutes * 60)
         self.tell("clients", do="stop")
         self.record.write("healed")
-        await self.drained(now() + 90)
+        # At the limits' own pace.
+        await self.drained(now() + 300)
         self.record.write("over")
         await self.close()
         for task in watch:

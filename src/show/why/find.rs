@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use tokio::time::Instant;
 
 use crate::bounds::{BoundMet, Level, OverflowStrategy};
@@ -286,9 +287,9 @@ pub(crate) fn of_queue(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Vec<Ca
     found.extend(out_of_reach(now, queue));
     let name = quoted(queue);
     let lanes = now.held.lanes(queue);
-    let silence = lanes.iter().map(|lane| lane.fetched_at.elapsed()).min();
-    let is_silent = silence.is_none_or(|since| since >= SILENT);
-    if is_silent && !here.is_empty() && fetches_are_seen(sidecar, now, queue) {
+    let is_silent = is_silent(sidecar, now, queue);
+    if is_silent && !here.is_empty() && needs_worker_here(sidecar, now, queue) {
+        let silence = lanes.iter().map(|lane| lane.fetched_at.elapsed()).min();
         let lately = match silence {
             Some(since) => format!(" for {} s", since.as_secs()),
             None => " lately".to_owned(),
@@ -296,9 +297,12 @@ pub(crate) fn of_queue(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Vec<Ca
         let known: [(&str, &dyn Display); 2] = [("queue", &name), ("lately", &lately)];
         found.push(Cause::new(&causes::NOBODY_ASKS, &known));
     }
+    let without_any = sidecar.scopes.of(&HeaderMap::new());
     for lane in lanes {
         let silence = lane.fetched_at.elapsed();
-        if silence >= SILENT && lane.held > 0 {
+        // Who needs no credentials waits for any worker.
+        let is_told = is_silent && lane.scope == without_any;
+        if silence >= SILENT && lane.held > 0 && !is_told {
             let seconds = silence.as_secs();
             let known: [(&str, &dyn Display); 2] = [("jobs", &lane.held), ("seconds", &seconds)];
             found.push(Cause::new(&causes::CREDENTIALS, &known));
@@ -317,10 +321,7 @@ pub(crate) fn of_queue(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Vec<Ca
 pub(super) fn nobody_asks(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> Option<Cause> {
     let here = now.queue(queue);
     let depth = here.level.as_ref().map_or(0, |level| level.depth);
-    let mut lanes = now.held.lanes(queue).iter();
-    let is_silent = lanes.all(|lane| lane.fetched_at.elapsed() >= SILENT)
-        && sidecar.fetching.asks.is_silent(queue, SILENT)
-        && !fetches_are_seen(sidecar, now, queue);
+    let is_silent = is_silent(sidecar, now, queue) && !needs_worker_here(sidecar, now, queue);
     let known: [(&str, &dyn Display); 2] = [("queue", &quoted(queue)), ("lately", &" lately")];
     let waits = here.waiting().max(depth) > 0;
     (waits && is_silent).then(|| Cause::new(&causes::NOBODY_ASKS, &known))
@@ -345,7 +346,10 @@ fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
     let over = level.max_depth.filter(|most| level.depth > *most);
     let over = over.map_or_else(String::new, |most| {
         let depth = level.depth;
-        format!("; {depth} jobs wait where {most} may: do producers go around the sidecar?")
+        format!(
+            "; {depth} jobs wait where {most} may: some came around the sidecar or failed and \
+             came back, or the bound was made smaller"
+        )
     });
     let known: [(&str, &dyn Display); 5] = [
         ("queue", &quoted(queue)),
@@ -357,22 +361,27 @@ fn full(sidecar: &Sidecar, queue: &str, level: &Level) -> Cause {
     Cause::new(&causes::QUEUE_FULL, &known)
 }
 
-/// A bound of a tenant, of a key or of a time refuses enqueues into the queue.
+/// The queue refuses enqueues although it is not full: by a bound of a tenant, of a key or of a time, or because they
+/// need more than is left.
 fn refused_lately(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
     let (pressure, now) = (&sidecar.admit.pressure, Instant::now());
     let last = pressure.last_refusal(queue, now)?;
     let given = pressure.table().set_for(queue).cloned().unwrap_or_default();
     let key = format!("_queue:{queue}");
-    let ((set, larger), first) = match (last.met, &last.key) {
+    let (set, larger) = match (last.met, &last.key) {
         (BoundMet::Tenant, Some(tenant)) => {
             let set = pressure.table().tenant_set_for(tenant);
-            (
-                by_http(set, &format!("_tenant:{tenant}")),
-                "start more workers",
-            )
+            by_http(set, &format!("_tenant:{tenant}"))
         }
-        (BoundMet::Rate, _) => (by_http(given.enqueue_rate, &key), "let producers be slower"),
-        _ => (by_http(given.per_key, &key), "start more workers"),
+        (BoundMet::Rate, _) => by_http(given.enqueue_rate, &key),
+        (BoundMet::Depth, _) => by_http(given.max_depth, &key),
+        (BoundMet::Bytes, _) => by_http(given.max_bytes, &key),
+        _ => by_http(given.per_key, &key),
+    };
+    let first = match last.met {
+        _ if !last.may_ever_fit => "let producers send fewer or smaller jobs at once",
+        BoundMet::Rate => "let producers be slower",
+        _ => "start more workers",
     };
     let known: [(&str, &dyn Display); 5] = [
         ("queue", &quoted(queue)),
@@ -435,6 +444,18 @@ pub(super) fn no_jobs(now: &Snapshot, queue: &str, elsewhere: u64) -> Option<Cau
 fn fetches_are_seen(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> bool {
     in_force::limits_queue(sidecar, queue, &now.live.policies)
         || sidecar.fetching.limited.has(queue)
+}
+
+/// Whether the jobs of the queue need a worker that asks here: they are limited or held here.
+fn needs_worker_here(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> bool {
+    fetches_are_seen(sidecar, now, queue) || now.queue(queue).held > 0
+}
+
+/// Whether no worker has asked for the queue lately.
+fn is_silent(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> bool {
+    let mut lanes = now.held.lanes(queue).iter();
+    lanes.all(|lane| lane.fetched_at.elapsed() >= SILENT)
+        && (fetches_are_seen(sidecar, now, queue) || sidecar.fetching.asks.is_silent(queue, SILENT))
 }
 
 /// Which of two causes lets go later: who waits for a slot, or for something else without a time, waits longest.

@@ -54,7 +54,7 @@ impl PostgresTarget {
             let why = "it has more than one `@`: percent-encode what is in user and password (`@` is %40)";
             return Err(BadUrl(why.to_owned()));
         }
-        refuse_fragment(after_scheme.rsplit('@').next().unwrap_or_default())?;
+        refuse_fragment(after_scheme)?;
         let says_mode = url.contains("sslmode=");
         // What other clients call so is what this one always does.
         let url = url
@@ -307,6 +307,7 @@ mod tests {
             "postgres://u:geh@b/secret@a/l",
             "postgres://u:geh@b?secret=1@a/l",
             "postgres://u:secret@a/l#insecure",
+            "postgres://u:secret#2@a/l",
             "postgres://u:secret@a/l?sslmode=require#insecure",
             "postgres://u:secret@a/l?sslmode=allow",
         ] {

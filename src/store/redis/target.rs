@@ -1,5 +1,6 @@
 //! What a URL says about where Redis is.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use ojs_tls::{BadPem, ClientFiles, ClientPem, ClientTls, PlatformRoots};
@@ -79,6 +80,7 @@ impl RedisTarget {
                 ("sentinel", None) => format!("{host}:26379"),
                 _ => host.to_owned(),
             };
+            refuse_numbers(&host, db)?;
             nodes.push(node(&format!("{plain}://{login}{host}/{db}"))?);
         }
         let kind = match (mode, nodes.len()) {
@@ -181,6 +183,23 @@ fn split_login(rest: &str) -> Result<(String, &str), BadUrl> {
     Ok((login, behind))
 }
 
+/// Refuses a port and a database that are none, of which the library does not say which one is wrong. They are not
+/// repeated: where the `@` was forgotten, a password stands there.
+fn refuse_numbers(host: &str, db: &str) -> Result<(), BadUrl> {
+    let behind_address = host.rsplit(']').next().unwrap_or_default();
+    let port = behind_address.rsplit_once(':').map_or("", |(_, port)| port);
+    if !port.is_empty() && port.parse::<NonZeroU16>().is_err() {
+        let why = "the port behind its `:` is no number from 1 to 65535";
+        return Err(BadUrl(why.to_owned()));
+    }
+    let db = db.trim_matches('/');
+    if !db.is_empty() && db.parse::<u32>().is_err() {
+        let why = "the database behind its `/` is no number, such as 0";
+        return Err(BadUrl(why.to_owned()));
+    }
+    Ok(())
+}
+
 /// What `?sentinel=user:password` says; an empty user is the default one.
 fn login_of_sentinels(query: &str) -> Result<Option<ConnectionInfo>, BadUrl> {
     if query.is_empty() {
@@ -199,7 +218,7 @@ fn login_of_sentinels(query: &str) -> Result<Option<ConnectionInfo>, BadUrl> {
 fn node(url: &str) -> Result<ConnectionInfo, BadUrl> {
     let unread = |error: redis::RedisError| {
         let why = error.detail().map(str::to_owned);
-        BadUrl(why.unwrap_or_else(|| error.category().to_owned()))
+        BadUrl(why.unwrap_or_else(|| error.to_string()))
     };
     let info = url.into_connection_info().map_err(unread)?;
     let settings = info.redis_settings().clone();
@@ -247,6 +266,26 @@ mod tests {
         assert_eq!(nodes[0].redis_settings().password(), Some("pw"));
         let login = login.as_ref().unwrap().redis_settings();
         assert_eq!((login.username(), login.password()), (None, Some("s@cret")));
+    }
+
+    #[test]
+    fn the_part_of_a_url_that_is_wrong_is_named() {
+        for (url, part) in [
+            ("redis://h:99999", "port"),
+            ("redis://h:secret", "port"),
+            ("redis+cluster://a:1,[::1]:0", "port"),
+            ("redis+sentinel://a:x/main", "port"),
+            ("redis://h/abc", "database"),
+            ("redis://h/-1", "database"),
+            ("redis+sentinel://a/main/x", "database"),
+        ] {
+            let error = RedisTarget::parse(url).unwrap_err().to_string();
+            assert!(error.contains(part), "{url}: {error}");
+            assert!(!error.contains("secret"), "{url}: {error}");
+        }
+        for url in ["redis://[::1]", "redis://[::1]:1/0/", "redis://h:/15"] {
+            assert_eq!(RedisTarget::parse(url).err(), None, "{url}");
+        }
     }
 
     #[test]

@@ -28,7 +28,10 @@ pub fn path(url: &str) -> Result<PathBuf, &'static str> {
 
 /// What an error of SQLite means here.
 pub(super) fn fault(path: &Path, error: &Error) -> StoreError {
-    let text = format!("{}: {error}", path.display());
+    let text = match path.is_dir() {
+        true => format!("{}: that is a folder", path.display()),
+        false => format!("{}: {error}", path.display()),
+    };
     match error.sqlite_error_code() {
         Some(
             ErrorCode::NotADatabase
