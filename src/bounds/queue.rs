@@ -17,7 +17,7 @@ use super::groups::GroupCounts;
 use super::hidden::LaterJobs;
 use super::known::KnownJobs;
 use super::sizes::Bytes;
-use super::want::{BoundMet, BoundUsage, Crossed, Edge, Level, Now};
+use super::want::{BoundMet, BoundUsage, Edge, Level, Now};
 use ojs_limit::{Rate, Timestamp, Window};
 
 /// How long a queue is remembered that nobody uses and in which nothing waits.
@@ -113,9 +113,8 @@ impl BoundedQueue {
         let most = usages.max_by(|a, b| a.fraction().total_cmp(&b.fraction()));
         // Where there is no bound, nothing is near it.
         let (used, bound) = most.map_or((0, 1), |most| (most.used, most.bound));
-        let crossed = self
-            .edges
-            .at(used, bound, bounds.warning_threshold, Instant::now);
+        let threshold = bounds.warning_threshold;
+        let crossed = self.edges.at(used, bound, threshold, Instant::now);
         Level {
             depth: self.depth(held),
             max_depth: bounds.max_depth,
@@ -142,17 +141,15 @@ impl BoundedQueue {
             self.used = now;
         }
         let last = last?;
-        let is_cleared = |crossed: Crossed| crossed.edge == Edge::Cleared;
-        if last.crossed.is_some_and(is_cleared) {
+        if last.crossed.map(|one| one.edge) == Some(Edge::Cleared) {
             return Some(last);
         }
         let mut level = self.level(held());
         if level.most.is_none() {
             level.most = last.most;
-            level.crossed = level.crossed.map(|crossed| Crossed {
-                edge: Edge::Unbounded,
-                ..crossed
-            });
+            if let Some(crossed) = &mut level.crossed {
+                crossed.edge = Edge::Unbounded;
+            }
         }
         Some(level)
     }

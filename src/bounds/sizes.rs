@@ -63,10 +63,8 @@ impl Bytes {
             }
         }
         let (known, unknown) = (self.known(), depth.saturating_sub(self.known()));
-        let waiting = match known {
-            0 => 0,
-            _ => self.bytes + (self.bytes / known).saturating_mul(unknown),
-        };
+        let mean = self.bytes.checked_div(known);
+        let waiting = mean.map_or(0, |mean| self.bytes + mean.saturating_mul(unknown));
         waiting + self.in_flight
     }
 
