@@ -26,7 +26,9 @@ const BLAMELESS: [&str; 7] = [
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
 /// backend knows, an upstream that is none, services that give no answer, what evades the limits, what is refused or
 /// dropped, sidecars without a backend, and policies as a whole.
-const STAGED_ELSEWHERE: [&str; 20] = [
+const STAGED_ELSEWHERE: [&str; 22] = [
+    "held elsewhere",
+    "files differ",
     "no limit",
     "refused",
     "drops jobs",
