@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashSet;
+use http::StatusCode;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -83,7 +84,7 @@ pub(crate) enum Word {
     Ours(Instant),
     /// The job is not active in that attempt any more.
     Gone,
-    /// The backend did not answer, or was not asked.
+    /// The backend did not answer, was not asked, or failed to keep it.
     None,
 }
 
@@ -105,6 +106,10 @@ pub(crate) async fn confirm(
     let mut heartbeat = calls::post(proxy, scope, target, body);
     heartbeat.timeout = heartbeat.timeout.min(patience);
     let answer = calls::call(proxy, "heartbeat", heartbeat).await;
+    // A job may be active still, and yet a heartbeat that was lost or failed keeps no claim.
+    let keeps = answer.as_ref().is_ok_and(|reply| {
+        !reply.status.is_server_error() && reply.status != StatusCode::TOO_MANY_REQUESTS
+    });
     let named: HashSet<Cow<'_, str>> = match &answer {
         // Where any heartbeat keeps all jobs of a worker, the list is only an echo.
         Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => {
@@ -142,14 +147,14 @@ pub(crate) async fn confirm(
             && let Some(word) = words.get_mut(nth)
         {
             *word = match active {
-                Some(true) => {
+                Some(true) if keeps => {
                     if let Some((job, _)) = jobs.get(nth) {
                         sidecar.proved(job, sent, extension.lasts);
                     }
                     Word::Ours(sent)
                 }
                 Some(false) => Word::Gone,
-                None => Word::None,
+                Some(true) | None => Word::None,
             };
         }
     }
