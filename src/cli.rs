@@ -424,7 +424,7 @@ pub struct EgressArgs {
     /// Which calls share the limits and the tokens, such as shop:{header.X-Shop} [default: all of them]
     #[arg(long, value_name = "TEMPLATE")]
     pub key: Option<String>,
-    /// How long a call may wait for its turn [default: 10s]
+    /// How long a call may wait for its turn [default: 10s; with --tokens until a whole window of them is free]
     #[arg(long, value_name = "DURATION", value_parser = written_duration, allow_hyphen_values = true)]
     pub max_wait: Option<String>,
     /// Where programs connect

@@ -31,9 +31,10 @@ use crate::store::Clock;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::wire::traces;
-use crate::wire::upstream::BaseUrl;
+use crate::wire::upstream::{BaseUrl, without_login};
 use anyhow::Context;
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 use clap_complete::CompleteEnv;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -73,8 +74,11 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Whoever reads (`head`) may have left: no error of ours.
-            let _printed = error.print();
+            match masked(&error) {
+                Some(text) => tell(&text),
+                // Whoever reads (`head`) may have left: no error of ours.
+                None => drop(error.print()),
+            }
             if error.use_stderr() && std::env::var_os(CONFIG).is_some_and(|path| path.is_empty()) {
                 tell(&format!(
                     "{CONFIG} is set, and empty: unset it, or let it name a file"
@@ -92,6 +96,15 @@ pub fn main() -> ExitCode {
     };
     flush(LAST_LINES);
     code
+}
+
+/// What is wrong with an argument, without the password that stands in its URL; `None`: none does.
+fn masked(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
+        return None;
+    };
+    let shown = without_login(value);
+    (shown != *value).then(|| error.render().to_string().replace(value.as_str(), &shown))
 }
 
 /// Says why the program ends, and gives the exit status. A wrong config is shown with every problem of it.

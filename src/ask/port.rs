@@ -79,6 +79,8 @@ pub struct AdminPort {
     url: String,
     /// Why the port refuses the certificate that is shown there.
     shut_out: Option<rustls::Error>,
+    /// Whether the file says which certificate it shows.
+    is_by_file: bool,
 }
 
 impl AdminPort {
@@ -107,6 +109,7 @@ impl AdminPort {
             client,
             url: url.to_owned(),
             shut_out: shown.and_then(ListenerTls::shuts_out_its_own),
+            is_by_file: shown.is_some(),
         })
     }
 
@@ -131,15 +134,14 @@ impl AdminPort {
     ) -> Result<String, AskError> {
         let answer = self.client.exchange(method, path, body).await;
         let (status, body) = answer.map_err(|why| {
-            // The client's errors call whatever it asks a backend.
+            // The client's errors call whatever it asks a backend, and know the file of one.
             let why = format!("{why:#}").replace("the backend", "the port");
+            let why = why.replace("must server.upstream begin", "must its URL begin");
             let todo = match self.shut_out.as_ref().filter(|_| why.contains("alert")) {
                 Some(why) => &format!(
                     "server.admin_tls.client_ca_file lets in no client with cert_file ({why})"
                 ),
-                None if why.contains("UnknownIssuer") => {
-                    "the port shows another certificate than the file has"
-                }
+                None if why.contains("UnknownIssuer") => return self.untrusted(),
                 None => "say where its admin port is by --admin or --config",
             };
             AskError::Unreached(format!(
@@ -151,6 +153,23 @@ impl AdminPort {
             StatusCode::OK => Ok(String::from_utf8_lossy(&body).into_owned()),
             _ => Err(AskError::Refused(status, refusal(status, &body))),
         }
+    }
+}
+
+impl AdminPort {
+    /// Something answers, under a certificate that is not to be trusted.
+    fn untrusted(&self) -> AskError {
+        let (url, todo) = (&self.url, "ask with SSL_CERT_FILE=CA.pem and --admin");
+        AskError::Unreached(match self.is_by_file {
+            true => format!(
+                "what answers at {url} shows another certificate than server.admin_tls.cert_file has. A sidecar keeps \
+                 the last good pair while the file's is wrong: put that right, or {todo} {url}, without --config"
+            ),
+            false => format!(
+                "what answers at {url} shows a certificate that is not trusted here: name the sidecar's file by \
+                 --config, or {todo} {url}"
+            ),
+        })
     }
 }
 

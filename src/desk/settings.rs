@@ -165,7 +165,14 @@ pub(crate) async fn put_setting(
     let done = sidecar.store.set(change).await?;
     if done {
         let text = text.unwrap_or_default();
-        tracing::info!(setting = &*key, text, "set over HTTP");
+        match of {
+            SUBQUEUES => tracing::info!(
+                setting = &*key,
+                text,
+                "the store knows that the queue has subqueues"
+            ),
+            _ => tracing::info!(setting = &*key, text, "set over HTTP"),
+        }
     }
     follow_settings(sidecar);
     Ok(done)

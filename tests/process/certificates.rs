@@ -262,7 +262,8 @@ fn a_certificate_that_has_ended_takes_the_place_of_no_good_one() {
         .arg(&path));
     assert_eq!(why.status, Some(3), "{}", why.err);
     assert!(
-        why.err.contains("another certificate than the file has"),
+        why.err
+            .contains("another certificate than server.admin_tls.cert_file has"),
         "{}",
         why.err
     );

@@ -74,6 +74,27 @@ fn what_was_not_understood_is_named() {
     }
 }
 
+/// What goes to stderr stays in the logs of containers.
+#[test]
+fn no_password_of_a_url_on_the_command_line_is_printed() {
+    let url = "http://user:pw-in-url@127.0.0.1:1";
+    for args in [
+        &["run", "--upstream", url][..],
+        &["doctor", "--upstream", url],
+        &["egress", "--to", url, "--rate", "5/1s"],
+        &["why", "--queue", "q", "--admin", url],
+        &["healthcheck", "--admin", url],
+    ] {
+        let done = run(args);
+        assert_ne!(done.status, Some(0), "{args:?}");
+        let said = done.err + &done.out;
+        assert!(
+            said.contains("127.0.0.1:1") && !said.contains("pw-in-url"),
+            "{args:?}: {said}"
+        );
+    }
+}
+
 /// Nobody who wrote no `--config` looks for it in the environment.
 #[test]
 fn an_empty_variable_is_named() {

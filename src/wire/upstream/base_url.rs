@@ -119,6 +119,16 @@ pub fn one_name(authority: &str) -> Option<String> {
     is_plain.then(|| BaseUrl { tls, host, ..url }.authority())
 }
 
+/// A text that was meant as a URL, as it may be shown: what stands before its `@` may be a password.
+pub fn without_login(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    match (rest.rsplit_once('@'), scheme) {
+        (Some((_, place)), "") => format!("***@{place}"),
+        (Some((_, place)), scheme) => format!("{scheme}://***@{place}"),
+        (None, _) => text.to_owned(),
+    }
+}
+
 /// The port of `https`, or of `http`, where a name says none.
 pub fn usual_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }

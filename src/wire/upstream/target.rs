@@ -8,7 +8,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
-use super::base_url::BaseUrl;
+use super::base_url::{BaseUrl, without_login};
 use ojs_tls::{BadPem, ClientFiles, ClientTls, PlatformRoots};
 
 /// What we speak over TLS.
@@ -109,7 +109,7 @@ impl Target {
     ) -> Result<Target, BadTarget> {
         let url: BaseUrl = text
             .parse()
-            .map_err(|why| BadTarget::Url(text.to_owned(), why))?;
+            .map_err(|why| BadTarget::Url(without_login(text), why))?;
         let mut config = config?;
         config.alpn_protocols = PROTOCOLS.iter().map(|name| name.to_vec()).collect();
         let config = url.tls.then(|| Arc::new(ClientTls::fixed(config)));
@@ -141,7 +141,7 @@ impl Target {
     /// The text is no such URL; as [`Target::new`].
     pub fn parse(text: &str) -> Result<Target, BadTarget> {
         let url = text.parse();
-        let url = url.map_err(|why| BadTarget::Url(text.to_owned(), why))?;
+        let url = url.map_err(|why| BadTarget::Url(without_login(text), why))?;
         Target::new(url, ClientFiles::default())
     }
 
