@@ -79,8 +79,6 @@ pub struct AdminPort {
     url: String,
     /// Why the port refuses the certificate that is shown there.
     shut_out: Option<rustls::Error>,
-    /// Whether the file says which certificate it shows.
-    is_by_file: bool,
 }
 
 impl AdminPort {
@@ -109,7 +107,6 @@ impl AdminPort {
             client,
             url: url.to_owned(),
             shut_out: shown.and_then(ListenerTls::shuts_out_its_own),
-            is_by_file: shown.is_some(),
         })
     }
 
@@ -141,7 +138,14 @@ impl AdminPort {
                 Some(why) => &format!(
                     "server.admin_tls.client_ca_file lets in no client with cert_file ({why})"
                 ),
-                None if why.contains("UnknownIssuer") => return self.untrusted(),
+                None if UNTRUSTED.iter().any(|word| why.contains(word)) => {
+                    return AskError::Unreached(format!(
+                        "what answers at {0} shows a certificate that is not trusted here. With --config it is to be that \
+                         of server.admin_tls.cert_file, and a sidecar keeps the last good pair while the file's is wrong: \
+                         put the pair right, or ask with SSL_CERT_FILE=CA.pem and --admin {0}",
+                        self.url
+                    ));
+                }
                 None => "say where its admin port is by --admin or --config",
             };
             AskError::Unreached(format!(
@@ -156,22 +160,12 @@ impl AdminPort {
     }
 }
 
-impl AdminPort {
-    /// Something answers, under a certificate that is not to be trusted.
-    fn untrusted(&self) -> AskError {
-        let (url, todo) = (&self.url, "ask with SSL_CERT_FILE=CA.pem and --admin");
-        AskError::Unreached(match self.is_by_file {
-            true => format!(
-                "what answers at {url} shows another certificate than server.admin_tls.cert_file has. A sidecar keeps \
-                 the last good pair while the file's is wrong: put that right, or {todo} {url}, without --config"
-            ),
-            false => format!(
-                "what answers at {url} shows a certificate that is not trusted here: name the sidecar's file by \
-                 --config, or {todo} {url}"
-            ),
-        })
-    }
-}
+/// What says of a certificate that none of those that are trusted has signed it.
+const UNTRUSTED: [&str; 3] = [
+    "UnknownIssuer",
+    "BadSignature",
+    "UnsupportedSignatureAlgorithm",
+];
 
 /// What a refusal says, with what to do.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
