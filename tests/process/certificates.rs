@@ -263,7 +263,7 @@ fn a_certificate_that_has_ended_takes_the_place_of_no_good_one() {
     assert_eq!(why.status, Some(3), "{}", why.err);
     assert!(
         why.err
-            .contains("another certificate than server.admin_tls.cert_file has"),
+            .contains("keeps the last good pair while the file's is wrong"),
         "{}",
         why.err
     );
