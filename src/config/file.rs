@@ -324,7 +324,7 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
     }
     let why = "`server.upstream` is http";
     let hint = "write https:// there if the backend speaks TLS";
-    warn_of_unused(upstream, [&of.ca_file, &of.client_cert_file], (why, hint));
+    warn_of_unused(upstream, [&of.ca_file, &of.client_cert_file], why, hint);
 }
 
 /// What is about jobs, at the top of the file.
@@ -422,12 +422,12 @@ fn check_store(settings: &Settings, store: &mut TomlTable<'_>) {
     if is_plain {
         let why = "the connection to `store.url` is not encrypted";
         let hint = "write rediss:// there, or sslmode=require";
-        warn_of_unused(store, [&of.ca_file, &of.client_cert_file], (why, hint));
+        warn_of_unused(store, [&of.ca_file, &of.client_cert_file], why, hint);
     }
 }
 
 /// Warns of files that say whom to trust, and what to show, where nobody asks.
-fn warn_of_unused(table: &TomlTable<'_>, files: [&Option<PathBuf>; 2], (why, hint): (&str, &str)) {
+fn warn_of_unused(table: &TomlTable<'_>, files: [&Option<PathBuf>; 2], why: &str, hint: &str) {
     for (name, file) in ["ca_file", "client_cert_file"].into_iter().zip(files) {
         if file.is_some() {
             let title = format!("`{}` is not used: {why}", table.path_of(name));

@@ -19,22 +19,22 @@ impl Settings {
     /// A fingerprint of the limits that the file sets, as `check` words them: of jobs, and of each way out. Sidecars of one
     /// store should have the same.
     pub fn limits_told(&self) -> BTreeMap<String, String> {
-        let mut told = BTreeMap::new();
-        let jobs = (!self.calls_only()).then(|| "jobs".to_owned());
-        told.extend(jobs.map(|jobs| (jobs, Vec::new())));
+        let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        if !self.calls_only() {
+            told.insert("jobs".to_owned(), Vec::new());
+        }
         for Meaning { list, name, text } in meaning(self) {
-            // Where calls come in is each sidecar's own affair.
             let (of, text) = match (list, text.split_once(" go to ")) {
-                (EGRESS, Some((_, text))) => (format!("way out {name}"), text.to_owned()),
-                _ => ("jobs".to_owned(), text),
+                // Where calls come in is each sidecar's own affair.
+                (EGRESS, Some((_, text))) => (format!("way out {name}"), text),
+                _ => ("jobs".to_owned(), &*text),
             };
             let texts = told.entry(of).or_default();
-            texts.extend([list.to_owned(), name.to_owned(), text]);
+            texts.extend([list, name, text].map(str::to_owned));
         }
-        let print = |texts: &Vec<String>| fingerprint(texts.iter().map(|text| text.as_bytes()));
-        let prints = told
-            .iter()
-            .map(|(of, texts)| (of.clone(), format!("{:x}", print(texts))));
+        let print = |texts: Vec<String>| fingerprint(texts.iter().map(String::as_bytes));
+        let prints = told.into_iter();
+        let prints = prints.map(|(of, texts)| (of, format!("{:x}", print(texts))));
         prints.collect()
     }
 

@@ -1,8 +1,8 @@
 //! The sweep: what must be done although nobody asks. It looks after what is due and forgets what is empty, and by it
 //! siblings see that we live. Beside it held jobs get heartbeats (`keep`) or go back to the backend (`give_back`), and
 //! the backend is asked about paused queues (`pauses`), about jobs that go around us (`around`), and whether it is there
-//! again. Siblings say which limits their files set (`files`). The sweep waits for none of them, and none of them for another. How running jobs get slots, and how long
-//! overdue ones keep theirs, is in [`crate::inquiry`].
+//! again. Siblings say which limits their files set (`files`). The sweep waits for none of them, and none of them for
+//! another. How running jobs get slots, and how long overdue ones keep theirs, is in [`crate::inquiry`].
 
 mod around;
 pub(super) mod files;

@@ -467,21 +467,29 @@ async fn a_tenant_a_key_and_a_rate_that_refuse_are_told_of() {
             last = client.post("/ojs/v1/jobs", job.to_string()).await.status;
         }
         assert_eq!(last, 429, "{queue}");
-        let path = format!("/throttle/v1/why?queue={queue}");
-        let why = admin.get(&path).await.json();
-        assert_eq!(why["cause"], "refused", "{why}");
-        assert!(why["why"].as_str().unwrap().contains(words), "{why}");
-        assert!(why["do"].as_str().unwrap().contains(todo), "{why}");
-        sleep(Duration::from_millis(1_100)).await;
-        let state = admin.get("/throttle/v1/state").await.json();
-        let rows = state["queues"]["rows"].as_array().unwrap();
-        let row = rows.iter().find(|row| row["queue"] == queue).unwrap();
-        assert_eq!(row["cause"]["name"], "refused", "{row}");
+        is_told(&admin, queue, words, todo).await;
         sleep(Duration::from_secs(60)).await;
+        let path = format!("/throttle/v1/why?queue={queue}");
         let why = admin.get(&path).await.json();
         assert_ne!(why["cause"], "refused", "{why}");
     }
     pair.stop().await;
+}
+
+/// `why` and the state say that an enqueue was refused, and what helps.
+async fn is_told(admin: &Client, queue: &str, words: &str, todo: &str) {
+    let why = admin
+        .get(&format!("/throttle/v1/why?queue={queue}"))
+        .await
+        .json();
+    assert_eq!(why["cause"], "refused", "{why}");
+    assert!(why["why"].as_str().unwrap().contains(words), "{why}");
+    assert!(why["do"].as_str().unwrap().contains(todo), "{why}");
+    sleep(Duration::from_millis(1_100)).await;
+    let state = admin.get("/throttle/v1/state").await.json();
+    let rows = state["queues"]["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["queue"] == queue).unwrap();
+    assert_eq!(row["cause"]["name"], "refused", "{row}");
 }
 
 /// So is what does not fit into the rest of a queue that is not full.
@@ -490,20 +498,9 @@ async fn an_enqueue_that_does_not_fit_into_the_rest_of_a_queue_is_told_of() {
     let file = "[[queue]]\nname = \"bytes\"\nmax_size_bytes = 400\n[[queue]]\nname = \"jobs\"\nmax_depth = 3\n";
     let (pair, client) = simulated(Lax::spec(), file).await;
     let admin = pair.sidecar.admin();
-    let told = async |queue: &str, words: &str, todo: &str| {
-        let path = format!("/throttle/v1/why?queue={queue}");
-        let why = admin.get(&path).await.json();
-        assert_eq!(why["cause"], "refused", "{why}");
-        assert!(why["why"].as_str().unwrap().contains(words), "{why}");
-        assert!(why["do"].as_str().unwrap().contains(todo), "{why}");
-        sleep(Duration::from_millis(1_100)).await;
-        let state = admin.get("/throttle/v1/state").await.json();
-        let rows = state["queues"]["rows"].as_array().unwrap();
-        let row = rows.iter().find(|row| row["queue"] == queue).unwrap();
-        assert_eq!(row["cause"]["name"], "refused", "{row}");
-    };
     while client.offer("bytes").await.status == 201 {}
-    told(
+    is_told(
+        &admin,
         "bytes",
         "bytes wait, and its size bound is 400",
         "start more",
@@ -512,9 +509,9 @@ async fn an_enqueue_that_does_not_fit_into_the_rest_of_a_queue_is_told_of() {
     client.fill("jobs", 2).await;
     assert_eq!(client.offer_all(&["jobs"; 2]).await.status, 429);
     let words = "no room for so many jobs: 2 jobs wait, and its depth bound is 3";
-    told("jobs", words, "start more").await;
+    is_told(&admin, "jobs", words, "start more").await;
     assert_eq!(client.offer_all(&["jobs"; 4]).await.status, 429);
-    told("jobs", "can never fit", "let producers send fewer").await;
+    is_told(&admin, "jobs", "can never fit", "let producers send fewer").await;
     pair.stop().await;
 }
 

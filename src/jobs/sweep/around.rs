@@ -64,11 +64,11 @@ pub(super) async fn look_for_evaded(proxy: &Proxy) {
 
 /// When the log last had something.
 #[derive(Clone, Copy, Default)]
-struct WarnedAt(Option<Instant>);
+pub(super) struct WarnedAt(Option<Instant>);
 
 impl WarnedAt {
     /// Whether the log is to have it now.
-    fn note_due(&mut self) -> bool {
+    pub(super) fn note_due(&mut self) -> bool {
         let is_due = self.0.is_none_or(|at| at.elapsed() >= WARN_EVERY);
         if is_due {
             self.0 = Some(Instant::now());

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
+use super::around::WarnedAt;
 use crate::desk::causes::{self, Cause};
 use crate::desk::process::host;
 use crate::desk::{Proxy, Sidecar};
@@ -17,9 +18,8 @@ use crate::store::{Change, LedgerExt};
 /// How often a sidecar says what its file sets, and for how long that counts.
 const EVERY: Duration = Duration::from_secs(5);
 const COUNTS: Duration = Duration::from_secs(12);
-/// A rollout changes one file after another. What differs for so long is told in the log, and again so often.
+/// A rollout changes one file after another. What differs for so long is told in the log.
 const ROLLOUT: Duration = Duration::from_secs(60);
-const WARN_EVERY: Duration = Duration::from_secs(600);
 /// So many sidecars are named.
 const NAMED: usize = 5;
 
@@ -72,7 +72,7 @@ pub(super) async fn compare_files(proxy: &Proxy, files: &SiblingFiles) {
         return;
     }
     let (mut edition, mut own) = (None, BTreeMap::new());
-    let (mut since, mut warned) = (None, None::<Instant>);
+    let (mut since, mut warned) = (None, WarnedAt::default());
     loop {
         let now = Some(sidecar.live().edition);
         if edition != now {
@@ -85,8 +85,7 @@ pub(super) async fn compare_files(proxy: &Proxy, files: &SiblingFiles) {
         (sidecar.metrics).set("ojs_throttle_other_files", &[], found.len());
         since = (!found.is_empty()).then(|| since.unwrap_or_else(Instant::now));
         let lasts = since.is_some_and(|since: Instant| since.elapsed() >= ROLLOUT);
-        if lasts && warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
-            warned = Some(Instant::now());
+        if lasts && warned.note_due() {
             tracing::warn!(
                 id = %"files_differ",
                 sidecars = ?found,
