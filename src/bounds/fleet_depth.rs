@@ -2,9 +2,8 @@
 
 /// The last places below a bound are asked for one by one, however small the bound is.
 const LAST: u64 = 32;
-/// A sibling may admit so many times what is admitted here before either hears of the other: it may have told once since
-/// this sidecar heard of the number.
-const AS_MUCH: u64 = 2;
+/// The part of a bound that all siblings together may admit before the store hears of it.
+const UNHEARD: u64 = 10;
 
 /// What a sidecar knows of the number of one queue.
 #[derive(Clone, Default, Debug)]
@@ -64,12 +63,18 @@ impl FleetDepth {
         self.wanted.is_some()
     }
 
-    /// Whether an enqueue of so many jobs needs places of the store, where `room` places are left of `bound`. What
-    /// siblings admitted is not heard yet: they are taken to be as busy as this sidecar.
+    /// Whether the store has granted places for so many jobs.
+    pub(super) fn has_places(&self, jobs: u64) -> bool {
+        self.granted >= jobs
+    }
+
+    /// Whether an enqueue of so many jobs needs places of the store, where `room` places are left of `bound`. However late
+    /// the sidecars hear of each other, what they admit without its word is a tenth of the bound at most.
     pub(super) fn needs(&self, jobs: u64, room: u64, bound: u64) -> bool {
-        let unheard = AS_MUCH * self.siblings * (self.unasked + self.unanswered + jobs);
-        let is_near = room < jobs.saturating_add(LAST.max(bound / 10) + unheard);
-        self.is_on() && (is_near || self.asks) && self.granted < jobs
+        let is_near = room < jobs.saturating_add(LAST.max(bound / 10));
+        let unheard = self.siblings * (self.unasked + self.unanswered + jobs);
+        let asks = is_near || self.asks || unheard > bound / UNHEARD;
+        self.is_on() && asks && !self.has_places(jobs)
     }
 
     /// An enqueue is admitted.
@@ -119,11 +124,12 @@ impl FleetDepth {
     }
 
     /// The number as a look has set or found it, and how many siblings there are. What was admitted meanwhile and not
-    /// told is not in it; what has left meanwhile may be gone from it already.
+    /// told is not in it; what has left meanwhile may be gone from it already. Places that were granted stay: with a slow
+    /// store the next look would be due before an enqueue has used them.
     pub(super) fn set_number(&mut self, number: u64, siblings: u64) {
         (self.number, self.siblings) = (Some(number), siblings);
         self.untold = self.untold.max(0);
-        (self.unanswered, self.granted) = (0, 0);
+        self.unanswered = 0;
     }
 
     /// Only what passes through this sidecar is known.

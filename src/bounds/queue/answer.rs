@@ -83,9 +83,10 @@ impl BoundedQueue {
     }
 
     /// Whether the backend is asked before an enqueue is answered that leaves this part of its nearest bound free. A
-    /// look that somebody waits for is everybody's to wait for.
+    /// look that somebody waits for is everybody's to wait for. For what has its places already none is needed.
     fn must_look(&self, left: Option<f64>, ask: &QueueAsk<'_>) -> bool {
-        let must_look = || self.estimate.must_look(left, &self.looks, ask.now.at);
+        let has_places = left.is_some() && self.fleet.has_places(ask.want.jobs);
+        let must_look = || !has_places && self.estimate.must_look(left, &self.looks, ask.now.at);
         self.bounds.needs_depth() && (self.looks.closed || must_look())
     }
 
