@@ -146,8 +146,7 @@ impl QueueEdges {
 
     /// Notes that an enqueue was accepted.
     pub fn accepted(&mut self) {
-        let each = [&mut self.all, &mut self.some];
-        each.into_iter().for_each(|last| last.said = false);
+        (self.all.said, self.some.said) = (false, false);
     }
 }
 

@@ -68,10 +68,10 @@ impl FleetDepth {
         self.granted >= jobs
     }
 
-    /// Whether an enqueue of so many jobs needs places of the store, where `room` places are left of `bound`. However late
-    /// the sidecars hear of each other, what they admit without its word is a tenth of the bound at most.
-    pub(super) fn needs(&self, jobs: u64, room: u64, bound: u64) -> bool {
-        let is_near = room < jobs.saturating_add(LAST.max(bound / 10));
+    /// Whether an enqueue of so many jobs to a queue of this depth needs places of the store. However late the sidecars
+    /// hear of each other, what they admit without its word is a tenth of the bound at most.
+    pub(super) fn needs(&self, jobs: u64, depth: u64, bound: u64) -> bool {
+        let is_near = depth + jobs + LAST.max(bound / 10) > bound;
         let unheard = self.siblings * (self.unasked + self.unanswered + jobs);
         let asks = is_near || self.asks || unheard > bound / UNHEARD;
         self.is_on() && asks && !self.has_places(jobs)
@@ -153,11 +153,11 @@ mod tests {
         depth.set_number(1_000, 1);
         depth.take(100);
         assert_eq!(depth.depth(), Some(900));
-        assert!(depth.needs(1, 100, 1_000));
+        assert!(depth.needs(1, 900, 1_000));
         depth.granted = 1;
-        assert!(!depth.needs(1, 100, 1_000));
+        assert!(!depth.needs(1, 900, 1_000));
         depth.reserve(1);
-        assert!(depth.needs(1, 100, 1_000));
+        assert!(depth.needs(1, 900, 1_000));
         assert_eq!(
             depth.take_untold(),
             -100,

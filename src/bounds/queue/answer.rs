@@ -116,10 +116,8 @@ impl BoundedQueue {
     /// their places.
     fn needs_places(&self, ask: &QueueAsk<'_>) -> bool {
         let bound = self.bounds.max_depth.filter(|_| ask.want.gone == 0);
-        bound.is_some_and(|bound| {
-            let room = bound.saturating_sub(self.depth(ask.held));
-            self.fleet.needs(ask.want.jobs, room, bound)
-        })
+        let depth = || self.depth(ask.held);
+        bound.is_some_and(|bound| self.fleet.needs(ask.want.jobs, depth(), bound))
     }
 
     /// Whether a bound that is only tried would refuse an enqueue that fits. Nobody waits until the depth is known.
@@ -265,13 +263,11 @@ impl BoundedQueue {
 
     /// How many jobs are surely available.
     fn droppable(&self, held: HeldCount) -> u64 {
-        // Only who holds a job can drop it.
-        let elsewhere = self.estimate.elsewhere;
         let of_fleet = self.fleet.depth().unwrap_or(0);
         let of_fleet = of_fleet.saturating_sub(self.estimate.in_flight);
         let waiting = self.estimate.waiting(held).max(of_fleet);
-        let waiting = waiting.saturating_sub(elsewhere);
-        waiting.saturating_sub(self.later.count)
+        // Only who holds a job can drop it.
+        waiting.saturating_sub(self.estimate.elsewhere + self.later.count)
     }
 
     /// Why the backend could not be asked, if that was just now.
