@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ojs_tls::{BadPem, ClientFiles, ClientTls, PlatformRoots};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Config, SslMode};
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -32,7 +32,8 @@ pub type PostgresConfig = StoreConfig<PostgresTarget>;
 /// Where a Postgres is, and how it is spoken to.
 #[derive(Clone)]
 pub struct PostgresTarget {
-    config: tokio_postgres::Config,
+    /// For each of its hosts one, in their order.
+    hosts: Vec<Config>,
     tls: Option<Arc<ClientTls>>,
     /// Its URL says whether connections are encrypted.
     says_mode: bool,
@@ -61,25 +62,31 @@ impl PostgresTarget {
             .replace("sslmode=verify-full", "sslmode=require")
             .replace("sslmode=verify-ca", "sslmode=require")
             .replace("sslmode=prefer", "sslmode=require");
-        let mut config = tokio_postgres::Config::from_str(&url).map_err(|error| {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            BadUrl(cause.unwrap_or_else(|| "it is not understood".to_owned()))
-        })?;
-        if config.get_hosts().is_empty() {
+        let read = |url: &str| {
+            Config::from_str(url).map_err(|error| {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                BadUrl(cause.unwrap_or_else(|| "it is not understood".to_owned()))
+            })
+        };
+        let whole = read(&url)?;
+        if whole.get_hosts().is_empty() {
             return Err(BadUrl("it names no host".to_owned()));
         }
-        let encrypted = says_mode && config.get_ssl_mode() != SslMode::Disable;
-        config
-            .ssl_mode(match encrypted {
-                true => SslMode::Require,
-                false => SslMode::Disable,
-            })
-            .application_name("ojs-throttle")
-            .keepalives_idle(Duration::from_secs(10))
-            .keepalives_interval(Duration::from_secs(5));
-        let place = place(&config).into();
+        let ssl_mode = match says_mode && whole.get_ssl_mode() != SslMode::Disable {
+            true => SslMode::Require,
+            false => SslMode::Disable,
+        };
+        let mut hosts = each_host(&url)
+            .map(|url| read(&url))
+            .collect::<Result<Vec<_>, _>>()?;
+        for config in &mut hosts {
+            let config = config.ssl_mode(ssl_mode).application_name("ojs-throttle");
+            config.keepalives_idle(Duration::from_secs(10));
+            config.keepalives_interval(Duration::from_secs(5));
+        }
+        let place = place(&whole).into();
         Ok(PostgresTarget {
-            config,
+            hosts,
             tls: None,
             says_mode,
             place,
@@ -93,9 +100,15 @@ impl PostgresTarget {
     /// What is wrong with which file.
     pub fn with_files(mut self, files: ClientFiles) -> Result<PostgresTarget, BadPem> {
         if !self.says_mode && files.ca.is_some() {
-            self.config.ssl_mode(SslMode::Require);
+            for host in &mut self.hosts {
+                host.ssl_mode(SslMode::Require);
+            }
         }
-        if self.config.get_ssl_mode() == SslMode::Require {
+        if self
+            .hosts
+            .iter()
+            .any(|host| host.get_ssl_mode() == SslMode::Require)
+        {
             let tls = ClientTls::new(files, PlatformRoots::WithoutOthers, &[])?;
             self.tls = Some(Arc::new(tls));
         }
@@ -109,7 +122,19 @@ impl std::fmt::Debug for PostgresTarget {
     }
 }
 
-fn place(config: &tokio_postgres::Config) -> String {
+/// The URL of each host of a URL. The library goes on to the next host where one does not take a connection, and not where
+/// one takes it and says nothing more.
+fn each_host(url: &str) -> impl Iterator<Item = String> {
+    let begin = url.find('@').map(|at| at + 1);
+    let begin = begin.or_else(|| url.find("://").map(|at| at + 3));
+    let (before, rest) = url.split_at(begin.unwrap_or(0));
+    let (hosts, after) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    hosts
+        .split(',')
+        .map(move |host| format!("{before}{host}{after}"))
+}
+
+fn place(config: &Config) -> String {
     let hosts = config.get_hosts().iter().map(|host| match host {
         tokio_postgres::config::Host::Tcp(name) => name.clone(),
         tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
@@ -133,8 +158,10 @@ pub(super) struct PostgresLink {
 impl PostgresLink {
     pub(super) fn new(config: &PostgresConfig) -> PostgresLink {
         let mut target = config.target.clone();
-        if target.config.get_connect_timeout().is_none() {
-            (target.config).connect_timeout(to_connect(config.timeout) / ADDRESSES);
+        for host in &mut target.hosts {
+            if host.get_connect_timeout().is_none() {
+                host.connect_timeout(to_connect(config.timeout) / ADDRESSES);
+            }
         }
         PostgresLink {
             target,
@@ -207,8 +234,27 @@ impl PostgresLink {
         }
     }
 
+    /// A connection to the first host that answers. One of several has a part of the time for its answer.
     pub(super) async fn connect(&self, news: Option<NewsReader>) -> Result<Client, StoreError> {
-        let config = &self.target.config;
+        let hosts = &self.target.hosts;
+        let mut last = StoreError::Timeout;
+        for host in hosts {
+            let time = host.get_connect_timeout().filter(|_| hosts.len() > 1);
+            let time = *time.unwrap_or(&Duration::MAX);
+            match tokio::time::timeout(time, self.connect_to(host, news.clone())).await {
+                Ok(Ok(client)) => return Ok(client),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = self.not_yet(),
+            }
+        }
+        Err(last)
+    }
+
+    async fn connect_to(
+        &self,
+        config: &Config,
+        news: Option<NewsReader>,
+    ) -> Result<Client, StoreError> {
         let failed = |error| self.told(&Failed::Postgres(error));
         match &self.target.tls {
             Some(tls) => {
@@ -260,6 +306,7 @@ impl PostgresLink {
 }
 
 /// Where what others say goes.
+#[derive(Clone)]
 pub(super) struct NewsReader {
     me: String,
     to: UnboundedSender<String>,

@@ -247,16 +247,14 @@ async fn what_it_cannot_keep_of_one_fails_no_other() {
     assert!(started(&take(&guarded, claimed("c", 1, &free)).await));
 }
 
-#[tokio::test]
-async fn an_address_that_is_silent_keeps_nobody_from_the_next() {
-    let server = shared_postgres();
+/// A store whose first address is silent. It takes connections all the same if it `has_room` for them.
+async fn the_next_address_answers(server: &PostgresServer, namespace: &str, has_room: bool) {
     let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    silent
-        .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
-        .unwrap();
-    silent.listen(0).unwrap();
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    silent.bind(&any.into()).unwrap();
+    silent.listen(if has_room { 16 } else { 0 }).unwrap();
     let addr = silent.local_addr().unwrap().as_socket().unwrap();
-    // It has room for one, and leaves all others without an answer.
+    // Without more room it leaves all others without an answer.
     let _first = TcpStream::connect(addr).unwrap();
     let folder = server.dir.path().display().to_string();
     let folder = folder.replace('/', "%2F");
@@ -264,14 +262,22 @@ async fn an_address_that_is_silent_keeps_nobody_from_the_next() {
     let config = PostgresConfig {
         target: PostgresTarget::parse(&url).unwrap(),
         timeout: Duration::from_secs(16),
-        ..config(&server, "silent", "a")
+        ..config(server, namespace, "a")
     };
     let store = open(config, Clock::new(T));
     let begun = Instant::now();
     store.check().await.unwrap();
-    assert!(
-        begun.elapsed() >= Duration::from_secs(1),
-        "it was not asked"
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(1), "it was not asked");
+}
+
+/// One lets packets vanish. Another takes the connection and says nothing more, as a server does that is stopped.
+#[tokio::test]
+async fn an_address_that_is_silent_keeps_nobody_from_the_next() {
+    let server = shared_postgres();
+    tokio::join!(
+        the_next_address_answers(&server, "silent", false),
+        the_next_address_answers(&server, "mute", true)
     );
 }
 
