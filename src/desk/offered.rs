@@ -1,13 +1,14 @@
 //! Where siblings have offered held jobs.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::hold::Lane;
+use crate::store::Gen;
 
 /// How long a lane is looked into after the store has named it: one in which an offer stands is named again
 /// by one of the next beats.
@@ -16,6 +17,10 @@ const STANDS: Duration = Duration::from_secs(60);
 /// So long at most a store that fails again and again is waited for.
 const UNSURE: Duration = Duration::from_secs(10);
 
+/// So many tries have numbers of their own. Numbers of claims are times, in microseconds: that of the next claim of the job
+/// is higher.
+const TRIES: u64 = 1_000;
+
 /// Lanes in which siblings have offered held jobs, with the time when that was heard of last.
 #[derive(Default, Debug)]
 pub(crate) struct Offered {
@@ -23,6 +28,8 @@ pub(crate) struct Offered {
     lanes: Mutex<HashMap<Lane, Instant>>,
     /// Since when the store may have forgotten who took some of them over.
     unsure: Mutex<Option<Instant>>,
+    /// How often one was to be taken over.
+    tries: AtomicU64,
 }
 
 impl Offered {
@@ -41,6 +48,14 @@ impl Offered {
     pub(crate) fn wait_for_store(&self) -> bool {
         let mut unsure = self.unsure.lock();
         unsure.get_or_insert_with(Instant::now).elapsed() < UNSURE
+    }
+
+    /// The number under which an offered claim is taken over. No other try of this sidecar has it: one that had no answer
+    /// goes on beside the next, and the job is to come of one of them.
+    pub(crate) fn claim_number(&self, offered: Gen) -> Gen {
+        let nth = self.tries.fetch_add(1, Ordering::Relaxed) % TRIES;
+        // The first after it is for who has offered it.
+        Gen(offered.0 + 2 + nth)
     }
 
     /// Forgets what was named long ago and has found nobody who wants it.

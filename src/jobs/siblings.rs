@@ -158,20 +158,19 @@ async fn take_over_row(proxy: &Proxy, row: Row) -> bool {
         Again::Unclear => return true,
         Again::Unheard => return false,
     };
-    match own(sidecar, &claimed).await {
-        Ok(Some(claim)) => hold_taken_over(sidecar, held, &claimed, claim),
-        Ok(None) => {}
+    let claim = sidecar.keeper.offered.claim_number(claimed.generation);
+    match own(sidecar, &claimed, claim).await {
+        Ok(true) => hold_taken_over(sidecar, held, &claimed, claim),
+        Ok(false) => {}
         // It may be ours. It goes nowhere until the store says so.
         Err(_) => {
             let sidecar = Arc::clone(sidecar);
             let _task = proxy.sidecar.tasks.spawn(async move {
                 while Instant::now() < held.proof.deadline {
                     tokio::time::sleep(PAUSES.1).await;
-                    match own(&sidecar, &claimed).await {
-                        Ok(Some(claim)) => {
-                            return hold_taken_over(&sidecar, held, &claimed, claim);
-                        }
-                        Ok(None) => return,
+                    match own(&sidecar, &claimed, claim).await {
+                        Ok(true) => return hold_taken_over(&sidecar, held, &claimed, claim),
+                        Ok(false) => return,
                         Err(_) => {}
                     }
                 }
@@ -181,9 +180,9 @@ async fn take_over_row(proxy: &Proxy, row: Row) -> bool {
     true
 }
 
-/// Takes over what is offered. Gives the claim number under which it is ours; `None`: another has it. The number follows
-/// from the offered one, so that it is asked again where an answer is lost.
-async fn own(sidecar: &Sidecar, offered: &Claimed) -> Result<Option<Gen>, StoreError> {
+/// Takes over what is offered, under the number `next`; `false`: another has it. With the same number it is asked again
+/// where an answer is lost.
+async fn own(sidecar: &Sidecar, offered: &Claimed, next: Gen) -> Result<bool, StoreError> {
     // Who took it over may have to put its row back yet: the store may have forgotten that it was taken. One that fails all
     // the time is not waited for without end.
     if !sidecar.store.may_miss_rows() {
@@ -191,15 +190,18 @@ async fn own(sidecar: &Sidecar, offered: &Claimed) -> Result<Option<Gen>, StoreE
     } else if sidecar.keeper.offered.wait_for_store() {
         return Err(StoreError::Settling);
     }
-    let next = Gen(offered.generation.0 + 1);
     let own = Change::Own {
         job: offered.job.clone(),
         generation: offered.generation,
         next,
         until: sidecar.store.now().plus(offered.visibility),
     };
-    let owned = sidecar.store.set(own).await?;
-    Ok(owned.then_some(next))
+    sidecar.store.set(own).await
+}
+
+/// The number under which what this sidecar has offered is its own again.
+fn own_number(offered: Gen) -> Gen {
+    Gen(offered.0 + 1)
 }
 
 /// The job as the backend has it.
@@ -317,9 +319,10 @@ pub(super) async fn own_again(sidecar: &Sidecar, offers: Vec<Claimed>) {
         if sidecar.store.is_lost() {
             break;
         }
-        match own(sidecar, &claimed).await {
-            Ok(Some(claim)) => ours.push((claimed, claim)),
-            Ok(None) => follow_offer(sidecar, &claimed).await,
+        let claim = own_number(claimed.generation);
+        match own(sidecar, &claimed, claim).await {
+            Ok(true) => ours.push((claimed, claim)),
+            Ok(false) => follow_offer(sidecar, &claimed).await,
             // It is asked again at the next look.
             Err(_) => break,
         }
@@ -504,13 +507,33 @@ mod tests {
         let sidecar = Arc::clone(&Proxy::on(Store::shared(Arc::new(guard))).sidecar);
         let offered = Claimed::from(Claim::limited("j"));
         let claimed = offered.clone();
+        let next = own_number(offered.generation);
         inner.set(Change::Offer { claimed }).await.unwrap();
         faulty.script([Fault::gone()]);
         assert!(sidecar.store.row("j").await.is_err());
-        assert!(own(&sidecar, &offered).await.is_err());
+        assert!(own(&sidecar, &offered, next).await.is_err());
         sidecar.store.due(0).await.unwrap();
-        assert!(own(&sidecar, &offered).await.is_err());
+        assert!(own(&sidecar, &offered, next).await.is_err());
         tokio::time::sleep(Duration::from_secs(6)).await;
-        assert!(own(&sidecar, &offered).await.unwrap().is_some());
+        assert!(own(&sidecar, &offered, next).await.unwrap());
+    }
+
+    /// While the store does not say who has an offered job, each FETCH tries to take it over, and goes on trying. The job comes
+    /// of one of them.
+    #[tokio::test]
+    async fn of_several_tries_to_take_a_job_over_one_has_it() {
+        let inner = Arc::new(MemoryStore::new(1_000_000));
+        let guard = Guard::new(inner.clone(), OnStoreError::Share);
+        let sidecar = Arc::clone(&Proxy::on(Store::shared(Arc::new(guard))).sidecar);
+        let offered = Claimed::from(Claim::limited("j"));
+        let claimed = offered.clone();
+        inner.set(Change::Offer { claimed }).await.unwrap();
+        let offers = &sidecar.keeper.offered;
+        let [one, other] = [(); 2].map(|()| offers.claim_number(offered.generation));
+        // Its first answer was lost.
+        for _ in 0..2 {
+            assert!(own(&sidecar, &offered, one).await.unwrap());
+        }
+        assert!(!own(&sidecar, &offered, other).await.unwrap());
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn name(seed: u64) -> String {
 /// A store outside this process, and how to open it.
 #[derive(Clone, Debug)]
 enum Outside {
-    Redis(redis::RedisConfig),
+    Redis(Box<redis::RedisConfig>),
     Postgres(postgres::PostgresConfig),
     Sqlite(sqlite::SqliteConfig),
 }
@@ -40,7 +40,7 @@ impl Outside {
             StoreUrl::Redis(url) => {
                 let target = redis::RedisTarget::parse(url.expose()).context("store.url")?;
                 let target = target.with_files(files()).context("store")?;
-                Outside::Redis(store_config(settings, owner, target))
+                Outside::Redis(Box::new(store_config(settings, owner, target)))
             }
             StoreUrl::Postgres(url) => {
                 let target = postgres::PostgresTarget::parse(url.expose()).context("store.url")?;
@@ -69,7 +69,9 @@ impl Outside {
         }
         move || {
             let ledger: Arc<dyn Ledger> = match &outside {
-                Outside::Redis(config) => Arc::new(RedisStore::new(named(config), clock.clone())),
+                Outside::Redis(config) => {
+                    Arc::new(RedisStore::new(named(config.as_ref()), clock.clone()))
+                }
                 Outside::Postgres(config) => Arc::new(postgres::open(named(config), clock.clone())),
                 Outside::Sqlite(config) => Arc::new(sqlite::open(named(config), clock.clone())),
             };
@@ -102,7 +104,7 @@ pub async fn inspect_store(
     Ok(match Outside::of(settings, seed)? {
         None => None,
         Some(Outside::Redis(config)) => {
-            let store = RedisStore::new(config, clock.clone());
+            let store = RedisStore::new(*config, clock.clone());
             Some(store.inspect(calls).await)
         }
         Some(Outside::Postgres(config)) => Some(postgres::inspect(&config, clock, calls).await),
@@ -126,7 +128,7 @@ pub async fn open_store(
     let (ledger, checked): (Arc<dyn Ledger>, _) = match outside {
         None => return Ok(Store::from(Arc::new(MemoryStore::on(clock)))),
         Some(Outside::Redis(config)) => {
-            let store = RedisStore::new(config, clock);
+            let store = RedisStore::new(*config, clock);
             let checked = store.check().await;
             (Arc::new(store), checked)
         }

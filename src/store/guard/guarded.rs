@@ -208,12 +208,13 @@ impl Guard {
 
     /// Asks the store what is due, after it was told what it may have forgotten.
     pub(super) async fn look(&self, which: LooksAfter, max: usize) -> Result<Vec<Row>, StoreError> {
-        let (lost, failed, suspect) = {
+        let (failed, suspect) = {
             let state = self.state();
-            (state.lost.clone(), state.failures.ever, state.suspect)
+            (state.failures.ever, state.suspect)
         };
         if suspect {
             let back = self.recover().await;
+            let lost = self.state().lost.clone();
             if let (Err(error), Some(lost)) = (&back, lost) {
                 self.state().log_loss(&lost, error);
                 return lost.local.due_of(which, max).await;

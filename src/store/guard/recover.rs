@@ -6,11 +6,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::guarded::Guard;
+use super::lost::Lost;
 use super::state::{Notes, SAID};
 use crate::{Clock, End, Gen, LedgerExt, Place, Row, StoreError};
 use ojs_limit::Timestamp;
 
-/// So many times it is told what happened meanwhile before it decides all the same.
+/// So many times it is told what started meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
 /// After an outage the backend is asked so soon about jobs that are out, in microseconds.
 const SOON: u64 = 1_000_000;
@@ -18,11 +19,11 @@ const SOON: u64 = 1_000_000;
 pub(super) const AT_ONCE: usize = 256;
 
 impl Guard {
-    /// Puts our rows back and ends what has ended, until the store knows all that happened meanwhile too: from
-    /// then on it decides. One at a time; who waited for another's has no need of one.
+    /// Puts our rows back, until the store knows what started meanwhile too: from then on it decides. Then it is told what has
+    /// ended, and nothing starts before it knows that. One at a time; who waited for another's has no need of one.
     ///
     /// Where starts go on without the store so fast that it never knows all, it decides all the same after a
-    /// few rounds: then nothing starts before it knows the rest.
+    /// few rounds.
     pub(super) async fn recover(&self) -> Result<(), StoreError> {
         let failed = self.state().failures.ever;
         let _one_at_a_time = self.recovering.lock().await;
@@ -55,7 +56,6 @@ impl Guard {
             if !knows_lapsed {
                 self.tell_ended(&news.lapsed).await?;
             }
-            // After the rows: where a job that ended gave its slot to another here, a sibling must not find it free.
             self.tell_ended(&news.ended).await?;
         }
         Ok(())
@@ -100,6 +100,13 @@ impl Guard {
                 return news;
             }
         }
+        if let Some(lost) = state.lost.take() {
+            self.end_loss(&mut state, &lost, told.rows.len());
+            let news = told.next(&state);
+            if news.is_some() {
+                return news;
+            }
+        }
         state
             .doubt
             .retain(|job, claim| told.undone.get(job) != Some(claim));
@@ -111,16 +118,7 @@ impl Guard {
         if state.was_away() {
             state.returned = state.told;
         }
-        if let Some(lost) = state.lost.take() {
-            self.alone.store(None);
-            state.failures.takes = 0;
-            let clock = Clock::new(self.inner.now().0);
-            state.counted = Some(lost.local.emptied(clock));
-            if state.losses.end() {
-                let (rows, ended) = (told.rows.len(), told.ended.len());
-                tracing::info!(rows, ended, "the store is back");
-            }
-        } else if state.said.is_none_or(|said| said.elapsed() >= SAID) {
+        if state.said.is_none_or(|said| said.elapsed() >= SAID) {
             state.said = Some(Instant::now());
             let rows = told.rows.len();
             tracing::info!(
@@ -131,6 +129,21 @@ impl Guard {
         // Of what ended unheard nobody was told; and what may start is another question now.
         self.turned.notify_one();
         None
+    }
+
+    /// The store decides from here on.
+    fn end_loss(&self, state: &mut Notes, lost: &Lost, rows: usize) {
+        self.alone.store(None);
+        state.failures.takes = 0;
+        state.away = true;
+        let clock = Clock::new(self.inner.now().0);
+        state.counted = Some(lost.local.emptied(clock));
+        if state.losses.end() {
+            let ended = state.untold.len();
+            tracing::info!(rows, ended, "the store is back");
+        }
+        // It is not said once more.
+        state.said = Some(Instant::now());
     }
 
     /// Before something starts, the store must know what it may have forgotten.
@@ -176,7 +189,8 @@ struct ToTell {
     lapsed: Vec<(Arc<str>, Gen)>,
     rows: Vec<Row>,
     undone: Vec<(Arc<str>, Gen)>,
-    /// What was out and has ended.
+    /// What was out and has ended. It is not told while the store is lost: a job that takes such a slot here in that moment is
+    /// not known there, and a sibling would find the slot free.
     ended: Vec<(Arc<str>, Gen)>,
 }
 
@@ -197,8 +211,10 @@ impl PutBack {
                 news.rows.push(row.clone());
             }
         }
+        let is_lost = state.lost.is_some();
         // What is ours no more ended while it was put back.
-        let gone = self.rows.extract_if(|job, _| !state.own.contains_key(job));
+        let is_gone = |job: &Arc<str>| !is_lost && !state.own.contains_key(job);
+        let gone = self.rows.extract_if(|job, _| is_gone(job));
         news.ended.extend(gone);
         for (job, claim) in &state.doubt {
             // One of those that went out since is no longer in doubt.
@@ -207,7 +223,7 @@ impl PutBack {
                 news.undone.push((job.clone(), *claim));
             }
         }
-        for one in &state.untold {
+        for one in state.untold.iter().filter(|one| !is_lost || !one.was_out) {
             let claim = (one.job.clone(), one.claim);
             if self.ended.insert(claim.clone()) {
                 let list = match one.was_out {

@@ -334,12 +334,16 @@ where
 
 #[cfg(test)]
 mod tests {
+    use tokio_postgres::config::{Host, TargetSessionAttrs};
+
     use super::*;
 
     #[test]
     fn urls_are_read_and_passwords_are_not_shown() {
-        let is_encrypted =
-            |target: &PostgresTarget| target.config.get_ssl_mode() == SslMode::Require;
+        let is_encrypted = |target: &PostgresTarget| {
+            let mut hosts = target.hosts.iter();
+            hosts.all(|host| host.get_ssl_mode() == SslMode::Require)
+        };
         let target = PostgresTarget::parse("postgres://u:secret@a,b/limits").unwrap();
         assert_eq!(format!("{target:?}"), "postgres://a,b:5432/limits");
         assert!(!is_encrypted(&target));
@@ -367,6 +371,23 @@ mod tests {
             );
         }
         let target = PostgresTarget::parse("postgres://u:geh%40eim@a/l").unwrap();
-        assert_eq!(target.config.get_password(), Some(&b"geh@eim"[..]));
+        assert_eq!(target.hosts[0].get_password(), Some(&b"geh@eim"[..]));
+    }
+
+    #[test]
+    fn each_host_is_asked_as_the_whole_url_says() {
+        let url = "postgres://u:geheim@a:5433,%2Frun%2Fpg/limits?target_session_attrs=read-write";
+        let target = PostgresTarget::parse(url).unwrap();
+        let tcp = Host::Tcp("a".to_owned());
+        let unix = Host::Unix("/run/pg".into());
+        let hosts = target.hosts.iter().map(Config::get_hosts);
+        assert_eq!(hosts.collect::<Vec<_>>(), [&[tcp], &[unix]]);
+        for (host, port) in target.hosts.iter().zip([5433, 5432]) {
+            assert_eq!(host.get_ports(), [port]);
+            assert_eq!(host.get_password(), Some(&b"geheim"[..]));
+            assert_eq!(host.get_dbname(), Some("limits"));
+            let attributes = host.get_target_session_attrs();
+            assert_eq!(attributes, TargetSessionAttrs::ReadWrite);
+        }
     }
 }
