@@ -26,8 +26,11 @@ impl ReservedStore {
         }
         let ways: Vec<bool> = {
             let state = self.state();
-            let is_here = |ask: &&Claimed| can && state.is_reserved(&ask.limited);
-            let goes_here = |ask| is_here(ask) && !self.inner.has_row(&ask.job);
+            let may_start = |ask: &Claimed| can && state.is_reserved(&ask.limited);
+            let is_there = |ask: &Claimed| self.inner.has_row(&ask.job);
+            // Of what is out here the store knows nothing.
+            let is_out = |ask: &Claimed| state.row(&ask.job).is_some();
+            let goes_here = |ask: &&Claimed| is_out(ask) || (may_start(ask) && !is_there(ask));
             asks.iter().map(goes_here).collect()
         };
         let mut left = want;

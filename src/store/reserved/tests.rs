@@ -305,6 +305,20 @@ async fn what_is_out_by_the_store_ends_for_a_newer_claim_only() {
     assert_eq!(store.count_out().await.unwrap(), 1);
 }
 
+/// Starts of its policy are reserved no more, because of another file or a clock in doubt.
+#[tokio::test(start_paused = true)]
+async fn what_is_out_here_does_not_start_in_the_store_too() {
+    let inner = Arc::new(MemoryStore::new(T));
+    let store = on(inner.clone());
+    let out = claimed("a", &spaced(1_000, SECOND));
+    let first = store.take(&[&out], 1).await.unwrap().verdicts;
+    assert!(first[0].is_started() && inner.row("a").await.unwrap().is_none());
+    store.reserve_for(HashSet::new());
+    let again = store.take(&[&out], 1).await.unwrap().verdicts;
+    assert_eq!(again, [Verdict::HasRow]);
+    assert!(inner.row("a").await.unwrap().is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_start_that_did_not_happen_leaves_its_turn_to_the_next() {
     let inner = Arc::new(MemoryStore::new(T));
