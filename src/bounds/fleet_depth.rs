@@ -16,8 +16,6 @@ pub(super) struct FleetDepth {
     /// Admissions for which the store was not asked, since it was told; and those that it was told and did not answer.
     unasked: u64,
     unanswered: u64,
-    /// Whether the store was asked since it was last told: so many come that it goes on being asked until it is told again.
-    asks: bool,
     /// How many other sidecars admit to the queue.
     siblings: u64,
     /// Places that are in the number already, and that no enqueue uses yet.
@@ -73,7 +71,7 @@ impl FleetDepth {
     pub(super) fn needs(&self, jobs: u64, depth: u64, bound: u64) -> bool {
         let is_near = depth + jobs + LAST.max(bound / 10) > bound;
         let unheard = self.siblings * (self.unasked + self.unanswered + jobs);
-        let asks = is_near || self.asks || unheard > bound / UNHEARD;
+        let asks = is_near || unheard > bound / UNHEARD;
         self.is_on() && asks && !self.has_places(jobs)
     }
 
@@ -99,7 +97,6 @@ impl FleetDepth {
         let granted = std::mem::take(&mut self.granted);
         let by = std::mem::take(&mut self.untold).saturating_sub_unsigned(granted);
         self.unanswered += std::mem::take(&mut self.unasked);
-        self.asks = false;
         self.number = self.number.map(|number| number.saturating_add_signed(by));
         by
     }
@@ -108,7 +105,6 @@ impl FleetDepth {
     pub(super) fn ask(&mut self, bound: u64) -> Option<WantedPlaces> {
         let jobs = self.wanted.replace(0)?;
         let untold = self.take_untold();
-        self.asks = true;
         Some(WantedPlaces {
             jobs,
             bound,
