@@ -2,7 +2,7 @@
 
 /// The last places below a bound are asked for one by one, however small the bound is.
 const LAST: u64 = 32;
-/// The part of a bound that all siblings together may admit before the store hears of it.
+/// One in so many jobs of a bound is what all siblings together may admit before the store hears of it.
 const UNHEARD: u64 = 10;
 
 /// What a sidecar knows of the number of one queue.

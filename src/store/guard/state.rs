@@ -196,9 +196,7 @@ impl Notes {
         self.shut.values_mut().for_each(|key| key.is_told = false);
     }
 
-    /// Shuts the keys that are shut for us by `now`, where they are not shut for longer: all, or those that the store is
-    /// yet to be told of.
-    /// The keys that are shut through us are shut so, where they are not for longer.
+    /// Shuts the keys that are shut through us at `now`, where they are not shut for longer.
     pub(super) fn shuts(&self, now: Timestamp) -> Vec<Change> {
         self.shuts_of(now, |_| true)
     }
