@@ -208,6 +208,11 @@ class Exceptions:
             for s in f["on"] if f["kind"] in ENDS else ():
                 by[s].append((f["t"], f["end"]))
         self.ends_of = defaultdict(lambda: Spans([]), {s: Spans(spans) for s, spans in by.items()})
+        # Of each sidecar, since when and until when it was without the store. It finds it again within a second.
+        self.alone = {
+            s: merged((f["t"], f["end"] + 1) for f in r.faults if f["kind"] in UNREACHABLE and s in (f["on"] or [s]))
+            for s in range(3)
+        }
         # A process that is late for a second may take the store for lost, as the store's own timeout says.
         self.late = Spans(s for s in r.late.spans if s[2] > 0.8)
 
@@ -244,6 +249,12 @@ class Exceptions:
     def is_lapsed(self, q, claimed, end):
         """Whether others may see its slot as free: its claim's time ran out while its sidecar had lost the store (41)."""
         return end - claimed >= self.r.plan["VISIBILITY"] - NEAR and self.is_away(q, claimed, end)
+
+    def is_long_alone(self, sidecar, at):
+        """Whether the claims of the jobs that a sidecar had out when it lost the store are over (41): others see their slots
+        as free, and it goes on with them."""
+        lapsed = at - self.r.plan["VISIBILITY"] + NEAR
+        return any(start <= lapsed and at <= end for start, end in self.alone.get(sidecar, []))
 
 
 def windows(r, x, limits):
@@ -298,7 +309,10 @@ def sweep(x, queue, q, spans, limit):
     for start, end, sidecar, claimed in sorted(spans):
         out = [span for span in out if span[1] > start] + [(start, end, sidecar, claimed)]
         most = x.limit(queue, "concurrency", out[0][0], start)
-        unknown = sum(x.is_forgotten(began, start, by) or x.is_lapsed(q, claim, start) for began, _, by, claim in out)
+        long = {by for _, _, by, _ in out if not q.get("closed") and x.is_long_alone(by, start)}
+        unknown = sum(
+            by in long or x.is_forgotten(began, start, by) or x.is_lapsed(q, claim, start) for began, _, by, claim in out
+        )
         # Who had slots goes on with those; one that comes while others have lost the store starts as much again (41).
         comes = x.ends.within(out[0][0] - HEALS, start)
         # A vendor notices late that a call was cut off.
