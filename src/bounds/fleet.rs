@@ -4,10 +4,10 @@
 //! number, unless a newer look of a sibling has set it. An admission adds to it, and an enqueue that stored nothing
 //! or a job that leaves takes from it: in one call for all of 50 ms, as long as the queue is far from its bound.
 //! In the last tenth below the bound the number is asked before the enqueue is admitted, and is told all that it was not
-//! told yet. A sidecar of which the store has not heard yet that it admitted its share of a tenth asks as well.
+//! told yet. A sidecar also asks once it has admitted its share of a tenth of the bound, and the store has not heard of that.
 //!
-//! So a queue goes over its bound by what siblings have on their way at the moment of a look: a few jobs. Where a sidecar
-//! hears late of the others it is a tenth at most. What a sidecar that died had added is gone with the next look.
+//! So a queue goes over its bound by what siblings have on their way at the moment of a look: a few jobs. If a sidecar
+//! hears late of the others, it is a tenth at most. What a sidecar that died had added is gone with the next look.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -50,8 +50,8 @@ impl Offered {
         unsure.get_or_insert_with(Instant::now).elapsed() < UNSURE
     }
 
-    /// The number under which an offered claim is taken over. No other try of this sidecar has it: one that had no answer
-    /// goes on beside the next, and the job is to come of one of them.
+    /// The number under which an offered claim is taken over. No other try of this sidecar has it. A try that had no answer
+    /// goes on beside the next one, and only one of them may get the job.
     pub(crate) fn claim_number(&self, offered: Gen) -> Gen {
         let nth = self.tries.fetch_add(1, Ordering::Relaxed) % TRIES;
         // The first after it is for who has offered it.

@@ -134,23 +134,18 @@ pub(crate) async fn confirm(
             && let Some((nth, job, attempt)) = unnamed.next()
         {
             let proxy = proxy.clone();
-            let look = async move {
-                let active = still_active(&proxy, scope, &job, attempt).await;
-                (nth, active)
-            };
+            let look = async move { (nth, still_active(&proxy, scope, &job, attempt).await) };
             looks.spawn(boxed::work(look).in_current_span());
         }
         let Some(looked) = looks.join_next().await else {
             return words;
         };
         if let Ok((nth, active)) = looked
-            && let Some(word) = words.get_mut(nth)
+            && let (Some(word), Some((job, _))) = (words.get_mut(nth), jobs.get(nth))
         {
             *word = match active {
                 Some(true) if keeps => {
-                    if let Some((job, _)) = jobs.get(nth) {
-                        sidecar.proved(job, sent, extension.lasts);
-                    }
+                    sidecar.proved(job, sent, extension.lasts);
                     Word::Ours(sent)
                 }
                 Some(false) => Word::Gone,

@@ -518,8 +518,8 @@ mod tests {
         assert!(own(&sidecar, &offered, next).await.unwrap());
     }
 
-    /// While the store does not say who has an offered job, each FETCH tries to take it over, and goes on trying. The job comes
-    /// of one of them.
+    /// While the store does not say who has an offered job, each FETCH tries to take it over, and goes on trying. One of them
+    /// gets the job.
     #[tokio::test]
     async fn of_several_tries_to_take_a_job_over_one_has_it() {
         let inner = Arc::new(MemoryStore::new(1_000_000));

@@ -142,7 +142,7 @@ impl Guard {
             let ended = state.untold.len();
             tracing::info!(rows, ended, "the store is back");
         }
-        // It is not said once more.
+        // The line says too that the store was told again.
         state.said = Some(Instant::now());
     }
 
@@ -189,8 +189,8 @@ struct ToTell {
     lapsed: Vec<(Arc<str>, Gen)>,
     rows: Vec<Row>,
     undone: Vec<(Arc<str>, Gen)>,
-    /// What was out and has ended. It is not told while the store is lost: a job that takes such a slot here in that moment is
-    /// not known there, and a sibling would find the slot free.
+    /// What was out and has ended. It is not told while the store is lost: another job may take such a slot here in that moment.
+    /// The store does not know of that job, and a sibling would find the slot free.
     ended: Vec<(Arc<str>, Gen)>,
 }
 

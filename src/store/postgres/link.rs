@@ -189,11 +189,13 @@ impl PostgresLink {
             let made = Session::new(client, &self.namespace, self.timeout, given).await;
             made.map_err(|failed| self.told(&failed))
         });
-        let late = || {
-            let place = &self.target.place;
-            StoreError::Unavailable(format!("{place}: no connection within {longest:?}"))
-        };
-        made.await.map_err(|_| late())?
+        made.await.map_err(|_| self.silent(longest))?
+    }
+
+    /// Nobody answered for so long.
+    fn silent(&self, time: Duration) -> StoreError {
+        let place = &self.target.place;
+        StoreError::Unavailable(format!("{place}: no connection within {time:?}"))
     }
 
     /// A question could not wait any longer for the connection.
@@ -244,7 +246,7 @@ impl PostgresLink {
             match tokio::time::timeout(time, self.connect_to(host, news.clone())).await {
                 Ok(Ok(client)) => return Ok(client),
                 Ok(Err(error)) => last = error,
-                Err(_) => last = self.not_yet(),
+                Err(_) => last = self.silent(time),
             }
         }
         Err(last)
