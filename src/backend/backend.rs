@@ -43,6 +43,11 @@ impl Backend {
         self.state.lock().ledger.iter().cloned().collect()
     }
 
+    /// From now on no FETCH leaves out a locked job, as where nobody else asks (`Lax::skips_locked`).
+    pub fn unlock(&self) {
+        self.state.lock().lax.skips_locked = 0;
+    }
+
     /// Forgets all jobs, queues, and the ledger.
     pub fn clear(&self) {
         self.state.lock().clear();

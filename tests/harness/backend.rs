@@ -173,6 +173,7 @@ impl Faulty {
     /// Everything goes well again.
     pub fn mend(&self) {
         self.0.rules.lock().expect("no panic").0.clear();
+        self.0.backend.unlock();
     }
 
     fn rule(&self, rule: Rule) {
