@@ -41,7 +41,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Subscriber;
+use tracing::{Level, Subscriber};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
@@ -725,14 +725,18 @@ fn log(
     traces: Option<&Traces>,
 ) -> (Box<dyn Subscriber + Send + Sync>, LogLevel) {
     let (filter, level) = reload::Layer::new(LevelFilter::from_level(settings.log_level));
+    // What a library says of each frame helps nobody who asks what the sidecar does. The level is not that of spans that
+    // are sent.
+    let is_ours = filter_fn(|of| {
+        let is_said = of.target().starts_with("ojs_") || *of.level() <= Level::WARN;
+        is_said && of.target() != traces::TARGET
+    });
+    let is_ours = is_ours.with_max_level_hint(LevelFilter::TRACE);
+    let lines = form(settings, lines).with_filter(filter.and(is_ours));
+    let log = registry().with(lines);
     let log: Box<dyn Subscriber + Send + Sync> = match traces {
-        None => Box::new(registry().with(filter).with(form(settings, lines))),
-        // The level is the log's, not that of spans that are sent.
-        Some(traces) => {
-            let is_log = filter_fn(|of| of.target() != traces::TARGET);
-            let lines = form(settings, lines).with_filter(filter.and(is_log));
-            Box::new(registry().with(lines).with(traces.layer()))
-        }
+        None => Box::new(log),
+        Some(traces) => Box::new(log.with(traces.layer())),
     };
     (log, level)
 }

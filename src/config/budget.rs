@@ -422,12 +422,12 @@ fn price(table: &mut TomlTable<'_>, name: &'static str) -> Option<u64> {
 }
 
 /// Refuses what a call may pay if that never comes free within `max_wait` as long as cheaper calls take what does. A
-/// window of a day or more is not waited for.
+/// window that is longer than any `max_wait` is not waited for.
 fn refuse_short_wait(table: &mut TomlTable<'_>, budget: &Budget, max_wait: Duration) {
-    const DAY: u64 = 86_400_000_000;
+    const LONGEST_WAIT: u64 = 3_600_000_000;
     let rates = budget.limits.rates.iter();
     let sliding =
-        rates.filter(|rate| matches!(rate.window, WindowKind::Sliding) && rate.period.get() < DAY);
+        rates.filter(|rate| matches!(rate.window, WindowKind::Sliding) && rate.period.get() <= LONGEST_WAIT);
     let needs = sliding.map(|rate| {
         let room = u128::from(rate.period.get()) * u128::from(budget.max.get());
         room / u128::from(rate.limit.get())
@@ -437,7 +437,7 @@ fn refuse_short_wait(table: &mut TomlTable<'_>, budget: &Budget, max_wait: Durat
         return;
     }
     let hint = format!(
-        "a call that costs `max` waits up to {} beside cheaper ones: write a longer max_wait into the entry, or a smaller max",
+        "a call that costs `max` waits up to {} beside cheaper ones: give it as long a max_wait (--max-wait), or 0s, or write a smaller max",
         ojs_duration::short(longest)
     );
     table.refuse(

@@ -221,6 +221,20 @@ fn each_key_of_the_command_has_its_own_tokens() {
     );
 }
 
+/// Of a window that is longer than any `max_wait` no call waits for all.
+#[test]
+fn tokens_of_any_window_start_the_command() {
+    let vendor = Vendor::start(|_| Answer::new(200, r#"{"usage":{"total_tokens":9}}"#));
+    for tokens in ["1000/1h", "1000/90m", "1000/30d"] {
+        let (command, calls) = command(vendor.addr, &["--tokens", tokens]);
+        let _sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
+        assert_eq!(get(calls, "/v1").status, 200, "{tokens}");
+    }
+    let (mut command, _) = command(vendor.addr, &["--tokens", "1000/1h", "--max-wait", "5m"]);
+    let refused = ran(&mut command);
+    assert!(refused.err.contains("(--max-wait), or 0s"), "{}", refused.err);
+}
+
 /// The operator who reads the line finds out whose call it was.
 #[test]
 fn a_call_whose_model_nobody_names_is_told_with_its_key() {

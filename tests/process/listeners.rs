@@ -115,7 +115,7 @@ fn work_passes_over_tls_in_either_version_of_http() {
     let server = ca.server("server");
     let backend = Backend::start(Lax::spec());
     let tls = format!(
-        "header_timeout = \"1s\"\ntls = {{ {} }}",
+        "log_level = \"debug\"\nheader_timeout = \"1s\"\ntls = {{ {} }}",
         server.as_listener()
     );
     let sidecar = Sidecar::run(&config(backend.addr, &tls, ONE));
@@ -183,6 +183,9 @@ fn work_passes_over_tls_in_either_version_of_http() {
     );
     let agreed = s_client(sidecar.data, &["-alpn", "h2"], "");
     assert!(agreed.contains("ALPN protocol: h2"), "{agreed}");
+    // The log is the sidecar's: no library says in it what each frame was.
+    let log = sidecar.log();
+    assert!(log.contains("DEBUG") && !log.contains("frame"), "{log}");
     // Nobody is taken for whom it is not.
     assert_eq!(curl(sidecar.data, HEALTH, &[]).exit, 60);
     assert!(Conn::open(sidecar.data).try_ask("GET", HEALTH, "").is_err());
