@@ -213,7 +213,8 @@ pub enum Command {
     Run(RunArgs),
     /// Limit the calls that programs make to a service; no backend and no config file is needed
     #[command(
-        after_help = "Set http:// and the address of --listen as the base URL in the SDK of the service. With one --store, sidecars
+        after_help = "With OJS_THROTTLE_TOKEN in the environment of this command, `pause` and `limit` may change it with that token.
+Set http:// and the address of --listen as the base URL in the SDK of the service. With one --store, sidecars
 on several machines share the limit. Exits as `run` does, and with 2 when no limit is given."
     )]
     Egress(EgressArgs),
@@ -719,6 +720,9 @@ pub struct Clear {
     /// Forget what windows and spacing have counted instead, and open the key
     #[arg(long, conflicts_with = "policy")]
     pub usage: bool,
+    /// Open a key that is shut, and leave its numbers as they are set
+    #[arg(long, conflicts_with_all = ["policy", "usage"])]
+    pub next_start: bool,
 }
 
 /// `subqueues`.

@@ -12,6 +12,9 @@ use crate::wire::ojs::{self, shell_word};
 /// What can be set: the routes. `limit` has an option of the same name for each.
 const SET: [&str; 3] = ["override", "next-start", "bounds"];
 
+/// What an override may say of a key's limits.
+const NUMBERS: [&str; 3] = ["concurrency", "rate", "throttle"];
+
 /// A route, and what is put there; `None` takes it away.
 type SetByHand = (&'static str, Option<Value>);
 
@@ -20,34 +23,40 @@ type SetByHand = (&'static str, Option<Value>);
 /// # Errors
 /// As [`AdminPort::get`], for this and the others.
 pub async fn pause(port: &AdminPort, args: &PauseArgs, now: u64) -> Result<String, AskError> {
-    let set = noted(json!({"concurrency": 0}), &args.note, now);
     let key = KeyToSet::read(port, &args.of).await?;
+    let set = key.beside(noted(json!({"concurrency": 0}), &args.note, now));
     key.change(&[("override", Some(set))], "resume").await
 }
 
-/// Takes a pause away.
+/// Takes a pause away. Other numbers that are set stay.
 pub async fn resume(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
     let key = KeyToSet::read(port, of).await?;
-    if key.before["override"]["concurrency"] != 0 {
+    let mut rest = key.before["override"].clone();
+    if rest["concurrency"] != 0 {
         let why = "not paused by hand; `ojs-throttle why` says what keeps its jobs";
         return Err(refused(of, why));
     }
-    key.change(&[("override", None)], "").await
+    if let Some(set) = rest.as_object_mut() {
+        set.remove("concurrency");
+    }
+    let is_more = NUMBERS.iter().any(|name| !rest[*name].is_null());
+    let rest = is_more.then_some(rest);
+    key.change(&[("override", rest)], "").await
 }
 
 /// Sets limits of a key, or when its next start can be.
 pub async fn limit(port: &AdminPort, args: &LimitArgs, now: u64) -> Result<String, AskError> {
     let (slots, rates, spacing) = (args.concurrency, &args.rate, &args.throttle);
     let numbers = json!({"concurrency": slots, "rate": rates, "throttle": spacing});
+    let key = KeyToSet::read(port, &args.of).await?;
     let change = match (&args.next_start, &args.set) {
         (Some(at), _) if duration::parse(at).is_err() => ("next-start", json!({"at": at})),
         (Some(after), _) => ("next-start", json!({"after": after})),
         (None, Some(set)) => ("override", set.clone()),
-        (None, None) => ("override", noted(numbers, &args.note, now)),
+        (None, None) => ("override", key.beside(noted(numbers, &args.note, now))),
     };
     let bounds = args.bounds.clone().map(|bounds| ("bounds", bounds));
     let change = bounds.unwrap_or(change);
-    let key = KeyToSet::read(port, &args.of).await?;
     if let Some(used) = &args.used {
         // Money is a text.
         let used = used
@@ -67,6 +76,7 @@ pub async fn clear(port: &AdminPort, args: &Clear) -> Result<String, AskError> {
         return key.change(&[("usage", None)], "").await;
     }
     let set = SET.into_iter().filter(|what| !key.before[what].is_null());
+    let set = set.filter(|what| !args.next_start || *what == "next-start");
     let changes: Vec<SetByHand> = set.map(|what| (what, None)).collect();
     match changes.is_empty() {
         true => Err(refused(&args.of, "nothing is set by hand")),
@@ -114,6 +124,32 @@ impl<'a> KeyToSet<'a> {
         Ok(KeyToSet { port, of, before })
     }
 
+    /// Numbers to set, and those that stand and are not set anew: they stay.
+    fn beside(&self, mut set: Value) -> Value {
+        for name in NUMBERS {
+            let stands = &self.before["override"][name];
+            if set[name].is_null() && !stands.is_null() {
+                set[name] = stands.clone();
+            }
+        }
+        set
+    }
+
+    /// What somebody might not think of who sets these numbers.
+    fn note(&self, set: &Value, opposite: &str) -> String {
+        let before = &self.before["override"];
+        let mut said = String::new();
+        if opposite == "clear" && before["concurrency"] == 0 && set["concurrency"] == 0 {
+            let resume = self.command("resume", &[]);
+            said += &format!("note: it stays paused, until `{resume}`\n");
+        }
+        let end = set["expires_at"].as_str().filter(|_| before.is_object());
+        if let Some(end) = end.filter(|end| before["expires_at"] != **end) {
+            said += &format!("note: what was set before ends at {end}, too\n");
+        }
+        said
+    }
+
     /// Makes changes one by one; what is printed then. `opposite` undoes the command where nothing stood before.
     async fn change(&self, changes: &[SetByHand], opposite: &str) -> Result<String, AskError> {
         let (mut said, mut answers) = (String::new(), String::new());
@@ -125,6 +161,9 @@ impl<'a> KeyToSet<'a> {
             let answer = self.port.call(method, &path, body.as_ref()).await?;
             let now = body.as_ref().map_or("taken away".into(), Value::to_string);
             said += &format!("{what} of {}: {now}\n", self.of.name());
+            if let (&"override", Some(set)) = (what, body) {
+                said += &self.note(set, opposite);
+            }
             let state: Value = serde_json::from_str(&answer).unwrap_or_default();
             is_gone |= self.of.policy.is_some() && state["unit"].is_null();
             if let Some(hint) = state["hint"].as_str() {

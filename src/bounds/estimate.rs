@@ -65,13 +65,15 @@ impl Counts {
     }
 }
 
-/// What is held in this sidecar: to the backend it is active.
+/// What is held in this sidecar, to the backend it is active, and how many others there are.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HeldCount {
     /// Jobs in the hold.
     pub jobs: u64,
     /// Jobs that the backend was asked for and that have not come yet.
     pub asked: u64,
+    /// How many other sidecars may admit jobs to the queue.
+    pub siblings: u64,
 }
 
 /// The looks at a queue.
@@ -325,7 +327,11 @@ impl Estimate {
 mod tests {
     use super::*;
 
-    const NONE: HeldCount = HeldCount { jobs: 0, asked: 0 };
+    const NONE: HeldCount = HeldCount {
+        jobs: 0,
+        asked: 0,
+        siblings: 0,
+    };
 
     fn found(available: u64) -> LookFound {
         LookFound {
@@ -374,7 +380,11 @@ mod tests {
     fn held_jobs_and_claims_that_were_on_their_way_count() {
         let mut estimate = Estimate::default();
         estimate.begin();
-        let held = |jobs, asked| HeldCount { jobs, asked };
+        let held = |jobs, asked| HeldCount {
+            jobs,
+            asked,
+            siblings: 0,
+        };
         let found = LookFound {
             hidden: 2,
             held: held(3, 4),

@@ -82,8 +82,8 @@ pub fn take_wanted(pressure: &Pressure) -> Vec<(Arc<str>, WantedPlaces)> {
     wanted.collect()
 }
 
-/// The store answered: who waits for places may ask again. `None`: it did not, and from now on only what passes
-/// through this sidecar is known, until the next look.
+/// The store answered: who waits for places may ask again. `None`: it did not, and only what passes through this sidecar is
+/// known, until a look that comes at once.
 pub fn granted(pressure: &Arc<Pressure>, name: &str, granted: Option<GrantedPlaces>, now: Now) {
     let mut state = pressure.state.lock();
     let Some(queue) = state.queues.get_mut(name) else {
@@ -96,7 +96,10 @@ pub fn granted(pressure: &Arc<Pressure>, name: &str, granted: Option<GrantedPlac
             queue.fleet.granted += granted.jobs;
         }
         Some(_) => {}
-        None => queue.fleet.forget_number(),
+        None => {
+            queue.fleet.forget_number();
+            queue.estimate.doubt_all();
+        }
     }
     queue.looks.done.notify_waiters();
     state.note_untold(name);
@@ -141,13 +144,16 @@ pub fn depth_found(
 ) -> u64 {
     let beside = pressure.with(name, |queue| {
         let hidden = pressure.hides(queue, counts, now, &mut None);
-        hidden + queue.estimate.in_flight + queue.fleet.granted
+        let estimate = &queue.estimate;
+        let stored = estimate.stored_since_asked() + estimate.in_flight;
+        hidden + stored + queue.fleet.granted
     });
     counts.total() + beside.unwrap_or(0) + (pressure.held)(name).jobs + elsewhere
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
     use std::time::Duration;
 
     use tokio::time::{Instant, timeout};
@@ -157,42 +163,54 @@ mod tests {
     use ojs_limit::Timestamp;
     use ojs_policy::Pattern;
 
-    #[tokio::test(start_paused = true)]
-    async fn an_admission_far_from_the_bound_is_told_to_the_store() {
+    const NOW: fn() -> Now = || Now {
+        at: Instant::now(),
+        stamp: Timestamp(1),
+    };
+
+    /// A queue of at most 1,000 jobs at which a look found the number 5, and an enqueue of so many jobs to it.
+    fn looked_at(siblings: &Arc<AtomicU64>, jobs: u64) -> (Arc<Pressure>, Vec<Want>) {
         let given = Given {
             max_depth: Some(1_000),
             ..Given::default()
         };
         let file = FileBounds::new(vec![(Pattern::new("q"), given)]);
-        let pressure = Pressure::new(Arc::new(file), |_| HeldCount::default());
-        let now = Now {
-            at: Instant::now(),
-            stamp: Timestamp(1),
-        };
+        let siblings = Arc::clone(siblings);
+        let pressure = Pressure::new(Arc::new(file), move |_| HeldCount {
+            siblings: siblings.load(Ordering::Relaxed),
+            ..HeldCount::default()
+        });
         let mut wants = vec![Want {
-            jobs: 1,
+            jobs,
             sizes: vec![1],
             ..Want::nothing("q", pressure.bounds("q").unwrap())
         }];
-        assert!(matches!(
-            pressure.admit(&mut wants, now),
-            Admission::Wait(_)
-        ));
-        let fleet = Fleet {
-            held: 0,
-            number: 5,
-            siblings: 1,
-        };
-        pressure.end_look(
-            "q",
-            StatsAnswer::Counts(Counts::default()),
-            Some(fleet),
-            now,
-        );
-        let places = pressure.admit(&mut wants, now);
+        let admission = pressure.admit(&mut wants, NOW());
+        assert!(matches!(admission, Admission::Wait(_)));
+        let fleet = Fleet { held: 0, number: 5 };
+        let none = StatsAnswer::Counts(Counts::default());
+        pressure.end_look("q", none, Some(fleet), NOW());
+        (pressure, wants)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_admission_far_from_the_bound_is_told_to_the_store() {
+        let (pressure, mut wants) = looked_at(&Arc::new(AtomicU64::new(1)), 1);
+        let places = pressure.admit(&mut wants, NOW());
         assert!(matches!(places, Admission::Go(_)), "{places:?}");
         let news = timeout(Duration::from_secs(1), fleet_news(&pressure));
         assert!(news.await.is_ok(), "nobody hears of it");
         assert_eq!(take_untold(&pressure), [("q".into(), 1)]);
+    }
+
+    /// What a sibling that came since has admitted is in the number of the store alone.
+    #[tokio::test(start_paused = true)]
+    async fn who_was_alone_at_the_last_look_asks_the_store_once_there_is_a_sibling() {
+        let siblings = Arc::new(AtomicU64::new(0));
+        let (pressure, mut wants) = looked_at(&siblings, 800);
+        siblings.store(1, Ordering::Relaxed);
+        let waits = pressure.admit(&mut wants, NOW());
+        assert!(matches!(waits, Admission::Wait(_)), "{waits:?}");
+        assert_eq!(take_wanted(&pressure).len(), 1);
     }
 }

@@ -16,8 +16,6 @@ pub(super) struct FleetDepth {
     /// Admissions for which the store was not asked, since it was told; and those that it was told and did not answer.
     unasked: u64,
     unanswered: u64,
-    /// How many other sidecars admit to the queue.
-    siblings: u64,
     /// Places that are in the number already, and that no enqueue uses yet.
     pub(super) granted: u64,
     /// Jobs for which the store was not asked yet; `None`: nobody waits for its answer.
@@ -68,9 +66,9 @@ impl FleetDepth {
 
     /// Whether an enqueue of so many jobs to a queue of this depth needs places of the store. However late the sidecars
     /// hear of each other, what they admit without its word is a tenth of the bound at most.
-    pub(super) fn needs(&self, jobs: u64, depth: u64, bound: u64) -> bool {
+    pub(super) fn needs(&self, jobs: u64, depth: u64, bound: u64, siblings: u64) -> bool {
         let is_near = depth + jobs + LAST.max(bound / 10) > bound;
-        let unheard = self.siblings * (self.unasked + self.unanswered + jobs);
+        let unheard = siblings * (self.unasked + self.unanswered + jobs);
         let asks = is_near || unheard > bound / UNHEARD;
         self.is_on() && asks && !self.has_places(jobs)
     }
@@ -119,11 +117,11 @@ impl FleetDepth {
         }
     }
 
-    /// The number as a look has set or found it, and how many siblings there are. What was admitted meanwhile and not
-    /// told is not in it; what has left meanwhile may be gone from it already. Places that were granted stay: with a slow
-    /// store the next look would be due before an enqueue has used them.
-    pub(super) fn set_number(&mut self, number: u64, siblings: u64) {
-        (self.number, self.siblings) = (Some(number), siblings);
+    /// The number as a look has set or found it. What was admitted meanwhile and not told is not in it; what has left
+    /// meanwhile may be gone from it already. Places that were granted stay: with a slow store the next look would be due
+    /// before an enqueue has used them.
+    pub(super) fn set_number(&mut self, number: u64) {
+        self.number = Some(number);
         self.untold = self.untold.max(0);
         self.unanswered = 0;
     }
@@ -146,14 +144,14 @@ mod tests {
     #[test]
     fn places_of_jobs_that_left_here_are_asked_of_the_store() {
         let mut depth = FleetDepth::default();
-        depth.set_number(1_000, 1);
+        depth.set_number(1_000);
         depth.take(100);
         assert_eq!(depth.depth(), Some(900));
-        assert!(depth.needs(1, 900, 1_000));
+        assert!(depth.needs(1, 900, 1_000, 1));
         depth.granted = 1;
-        assert!(!depth.needs(1, 900, 1_000));
+        assert!(!depth.needs(1, 900, 1_000, 1));
         depth.reserve(1);
-        assert!(depth.needs(1, 900, 1_000));
+        assert!(depth.needs(1, 900, 1_000, 1));
         assert_eq!(
             depth.take_untold(),
             -100,

@@ -41,8 +41,6 @@ pub struct Fleet {
     pub held: u64,
     /// The number of the queue in the store, as the look has set it.
     pub number: u64,
-    /// How many they are.
-    pub siblings: u64,
 }
 
 /// A part of the depth that a backend does not tell.
@@ -237,7 +235,7 @@ impl Pressure {
             }
         }
         match fleet {
-            Some(fleet) => queue.fleet.set_number(fleet.number, fleet.siblings),
+            Some(fleet) => queue.fleet.set_number(fleet.number),
             None => queue.fleet.forget_number(),
         }
         queue.open();

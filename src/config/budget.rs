@@ -426,8 +426,9 @@ fn price(table: &mut TomlTable<'_>, name: &'static str) -> Option<u64> {
 fn refuse_short_wait(table: &mut TomlTable<'_>, budget: &Budget, max_wait: Duration) {
     const LONGEST_WAIT: u64 = 3_600_000_000;
     let rates = budget.limits.rates.iter();
-    let sliding =
-        rates.filter(|rate| matches!(rate.window, WindowKind::Sliding) && rate.period.get() <= LONGEST_WAIT);
+    let sliding = rates.filter(|rate| {
+        matches!(rate.window, WindowKind::Sliding) && rate.period.get() <= LONGEST_WAIT
+    });
     let needs = sliding.map(|rate| {
         let room = u128::from(rate.period.get()) * u128::from(budget.max.get());
         room / u128::from(rate.limit.get())

@@ -249,7 +249,8 @@ fn of_limits(limits: &Limits) -> Vec<String> {
         0 => "paused".to_owned(),
         most => format!("{most} at once"),
     });
-    let rates = limits.rates.iter().map(of_rate);
+    let rates = limits.rates.iter();
+    let rates = rates.map(|rate| of_window(rate, &rate.limit.to_string()));
     let throttle = limits.throttle.as_ref().map(of_throttle);
     slots.into_iter().chain(rates).chain(throttle).collect()
 }
@@ -274,10 +275,6 @@ fn of_prices(prices: &Prices, reach: &str) -> Vec<String> {
     let fair = prices.fair.as_ref();
     let fair = fair.map(|fair| format!("in turn by {} among {reach}", fair.by.as_str()));
     cost.into_iter().chain(fair).collect()
-}
-
-fn of_rate(rate: &Rate) -> String {
-    of_window(rate, &rate.limit.to_string())
 }
 
 /// So much of whatever is limited.

@@ -74,7 +74,7 @@ fn view(sidecar: &Sidecar, now: &Snapshot, queue: &ReadQueue, most: usize) -> Va
         "waiting": here.in_subqueues.total(),
         "untold": here.untold,
         "spread": SpreadOfQueue::of(rows),
-        "do": cause.as_ref().map(|cause| cause.advice()),
+        "do": cause.map(|cause| cause.advice),
         "rows": rows.iter().take(most).collect::<Vec<_>>(),
     })
 }

@@ -15,8 +15,8 @@ use crate::answers::body::{self, Body};
 use crate::answers::respond::{self, Fault, refuse};
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Proxy, Sidecar, guard, settings};
-use crate::inquiry::bases;
 use crate::inquiry::shape::rfc3339;
+use crate::inquiry::{bases, in_force};
 use crate::json::quote;
 use crate::limit::{Cost, Key, Limited, Space, Timestamp};
 use crate::show::{limits, why};
@@ -183,17 +183,18 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
     let used = sent::read_used(json(sent)?, budget.currency.as_ref()).map_err(field)?;
     unused(sidecar, key.clone()).await?;
     if let Some(pays) = NonZeroU32::new(used) {
-        let mut limits = budget.limits.clone();
+        let (file, name) = (budget.limits.clone(), Arc::clone(&budget.name));
+        let mut limited = Limited::new(Space::Job, key.clone(), file, name);
+        limited.cost = Cost { pays, ..Cost::ONE };
+        let now = sidecar.store.now();
+        // It counts in the windows that hold now.
+        if let Some(set) = in_force::with_set(&sidecar.store.overrides(), &limited, now) {
+            limited.limits = set;
+        }
         // It has been used already, whatever the limit is.
-        for rate in &mut limits.rates {
+        for rate in &mut limited.limits.rates {
             rate.limit = NonZeroU32::MAX;
         }
-        let cost = Cost { pays, ..Cost::ONE };
-        let limited = Limited {
-            cost,
-            ..Limited::new(Space::Job, key.clone(), limits, Arc::clone(&budget.name))
-        };
-        let now = sidecar.store.now();
         let id = format!("{}{}", Claim::CALL_IDS, Uuid::now_v7().simple());
         let claim = Claim {
             claimed_at: now,

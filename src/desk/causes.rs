@@ -19,16 +19,25 @@ pub struct CauseKind {
     pub advice: &'static str,
     /// What the manual says of it.
     pub means: &'static str,
+    /// Whether jobs start all the same.
+    pub(crate) lets_start: bool,
+    /// Whether it keeps every job from starting, whatever its limits.
+    pub(crate) stops_all: bool,
 }
 
 macro_rules! causes {
-    ($( $(#[doc = $means:literal])* $KIND:ident $name:literal: $says:literal => $advice:literal; )*) => {
+    ($(
+        $(#[doc = $means:literal])*
+        $KIND:ident $name:literal $(lets $start:ident)? $(stops $all:ident)?: $says:literal => $advice:literal;
+    )*) => {
         $(
             pub(crate) static $KIND: CauseKind = CauseKind {
                 name: $name,
                 says: $says,
                 advice: $advice,
                 means: concat!($($means),*),
+                lets_start: !stringify!($($start)?).is_empty(),
+                stops_all: !stringify!($($all)?).is_empty(),
             };
         )*
 
@@ -55,17 +64,17 @@ causes! {
         => "{do}; `on_limit = \"wait\"` in the file keeps them";
     /// The policy, `[[egress]]` or budget left the file. What was set by hand for all of its keys is kept until it ends
     /// or somebody takes it away.
-    NOT_IN_FILE "not in file": "policy {policy} limits nothing, because nothing in the file has this name{set}"
+    NOT_IN_FILE "not in file" lets start: "policy {policy} limits nothing, because nothing in the file has this name{set}"
         => "`ojs-throttle clear --policy {of_policy}` takes away what was set by hand";
     /// So it is said of a policy, `[[egress]]` or budget as a whole. Its numbers hold for each of its keys alone.
     /// At most 1,000 of these are looked at.
-    EACH_KEY "each key": "policy {policy} limits each of its keys alone: {full} of {keys} that are known here have no room{names}"
+    EACH_KEY "each key" lets start: "policy {policy} limits each of its keys alone: {full} of {keys} that are known here have no room{names}"
         => "`ojs-throttle why --key KEY` says what keeps one of them";
     /// The file, or the job itself, allows no start.
     NO_SLOTS "no slots": "{what} has no slots: its limit says concurrency = 0" => "{raise}";
     /// The service said that it has had enough, in a nack or in its answer to a call. Or someone set the next start.
     SHUT "shut": "{what} is shut until {until}: the service said so, or somebody by hand"
-        => "wait, or open it: `ojs-throttle clear {name}`";
+        => "wait, or open it: `ojs-throttle clear {name} --next-start`";
     /// The `rate` is used up until the time in the line.
     RATE "rate": "{what} has started as many as its window allows, until {until}{set}" => "wait, or {raise}";
     /// The job or the call needs more of a limit than is left of it.
@@ -90,7 +99,7 @@ causes! {
         => "{do}";
     /// More jobs wait in a subqueue than are looked past, and those in front have no room. Those behind may be of other
     /// keys. After a restart nobody knows whose they are. `ojs-throttle subqueues` says where, and which keys are in front.
-    OUT_OF_REACH "out of reach": "queue {queue} has jobs out of reach: {names} of its subqueues have {jobs} that wait behind jobs without room, and may be of other keys"
+    OUT_OF_REACH "out of reach" lets start: "queue {queue} has jobs out of reach: {names} of its subqueues have {jobs} that wait behind jobs without room, and may be of other keys"
         => "wait until fewer wait there, or let more of the keys in front start (`ojs-throttle subqueues` names them); bound how many a tenant may have by `per_key` of the `[[queue]]`";
     /// The queue has subqueues, and this sidecar holds no job of that key. It comes when it is asked for, at most some
     /// seconds after a worker asks.
@@ -101,15 +110,15 @@ causes! {
         => "resume the queue as it was paused: by the backend's own commands or page";
     /// Jobs of the queue may start, but no more of them come in. Where it has more than the bound, jobs came around the
     /// sidecar or failed and came back, or the bound was made smaller.
-    QUEUE_FULL "queue full": "queue {queue} is full: {happens}{set}{over}" => "start more workers, or {larger}";
+    QUEUE_FULL "queue full" lets start: "queue {queue} is full: {happens}{set}{over}" => "start more workers, or {larger}";
     /// The queue is not full. Producers of that tenant, of that key or at that rate get 429, or those whose enqueue needs
     /// more than is left: a batch, or a large job. Others do not. It is said for a minute.
-    REFUSED "refused": "an enqueue into queue {queue} was refused {ago} s ago: {message}" => "{first}, or {larger}";
+    REFUSED "refused" lets start: "an enqueue into queue {queue} was refused {ago} s ago: {message}" => "{first}, or {larger}";
     /// Workers ask another sidecar or the backend itself, name another queue, or are dead.
     NOBODY_ASKS "nobody asks": "no worker has asked this sidecar for queue {queue}{lately}"
         => "start workers of this queue, and give them the sidecar's address (server.listen)";
     /// The jobs were fetched with another `Authorization` or `X-OJS-Tenant`. Only a worker with the same ones gets them.
-    CREDENTIALS "credentials": "jobs are held for credentials with which no worker has asked for {seconds} s ({jobs} jobs)"
+    CREDENTIALS "credentials" lets start: "jobs are held for credentials with which no worker has asked for {seconds} s ({jobs} jobs)"
         => "start a worker with the same Authorization and X-OJS-Tenant, or wait until the backend takes the jobs back";
     /// Either all jobs of the queue run, or they came to another queue.
     NO_JOBS "no jobs": "the backend has no job of queue {queue} that can be fetched"
@@ -118,14 +127,14 @@ causes! {
     HELD_ELSEWHERE "held elsewhere": "other sidecars hold {jobs} jobs of queue {queue}"
         => "ask those sidecars what keeps them: `ojs-throttle why --queue NAME --admin URL`";
     /// Nothing is fetched while the backend is away. The log has the reason.
-    BACKEND_AWAY "backend away": "the backend does not answer: nothing can be fetched"
+    BACKEND_AWAY "backend away" stops all: "the backend does not answer: nothing can be fetched"
         => "bring it back; `ojs-throttle doctor` says what is wrong with it";
     /// A web server answers there, or an admin port, or this sidecar itself. Nothing can be fetched, and `/readyz` is 503.
-    WRONG_UPSTREAM "wrong upstream": "server.upstream leads to no backend: {who}"
+    WRONG_UPSTREAM "wrong upstream" stops all: "server.upstream leads to no backend: {who}"
         => "write the backend's address in server.upstream; `ojs-throttle doctor` says more";
     /// Workers get the same answer. 401 and 403 speak of their credentials, and 404 of a wrong `server.upstream`. Else look
     /// at the backend and its log. `ojs-throttle doctor` says more. The log says it as `backend_refuses`.
-    BACKEND_REFUSES "backend refuses": "the backend answers a FETCH with {status}: nothing can be fetched"
+    BACKEND_REFUSES "backend refuses" stops all: "the backend answers a FETCH with {status}: nothing can be fetched"
         => "{do}; `ojs-throttle doctor` says more";
     /// Calls through the way out get 502 or 504. This alone keeps no job from starting. The log has the reason.
     SERVICE_AWAY "service away": "the service of way out {egress} does not answer: calls to it fail"
@@ -141,29 +150,29 @@ causes! {
     STORE_NEVER "store never there": "the store has not answered since the start: no job of {what} starts{error}"
         => "look at store.url; `ojs-throttle doctor` says what is wrong with the store";
     /// What starts without the store is said by `on_store_error` of each policy.
-    STORE_LOST "store lost": "the store does not answer: these are the numbers of this sidecar alone{error}"
+    STORE_LOST "store lost" lets start: "the store does not answer: these are the numbers of this sidecar alone{error}"
         => "bring the store back; `ojs-throttle doctor` says what is wrong with it";
     /// It waits for the backend's manifest and the list of jobs that run.
-    STARTING "starting": "the sidecar takes no work yet: it starts" => "wait; the log says what it waits for";
+    STARTING "starting" stops all: "the sidecar takes no work yet: it starts" => "wait; the log says what it waits for";
     /// Somebody stops it.
-    DRAINING "draining": "the sidecar stops: it starts no job that has limits"
+    DRAINING "draining" stops all: "the sidecar stops: it starts no job that has limits"
         => "let workers ask another sidecar, or wait for the next start of this one";
     /// The last good settings are in force. This alone keeps no job from starting. `ojs-throttle check FILE` says what is
     /// wrong with the file. Where it is right, and needs a restart, the line says so.
-    FILE_REFUSED "file refused": "the config file is not in force: it was refused{why}, and what it said before stands since {since}"
+    FILE_REFUSED "file refused" lets start: "the config file is not in force: it was refused{why}, and what it said before stands since {since}"
         => "{do}";
     /// Each of them gives out the whole limit. See "More jobs run than may".
-    UNSHARED "unshared": "other sidecars start jobs of the same limits, and each has a store of its own"
+    UNSHARED "unshared" lets start: "other sidecars start jobs of the same limits, and each has a store of its own"
         => "give all of them one store.url";
     /// Each limits by its own file what comes through it, so more may start than one of them says. In a rollout it ends by
     /// itself. Ways out are compared where both have one of the name. The log says it as `files_differ` after a minute.
-    FILES_DIFFER "files differ": "sidecars on the same store have other limits in their files: {sidecars}"
+    FILES_DIFFER "files differ" lets start: "sidecars on the same store have other limits in their files: {sidecars}"
         => "give all of them the same file; `ojs-throttle check FILE` says what one sets";
     /// Their jobs start whatever the limits say, and take no slots. See "More jobs run than may".
-    AROUND "around": "workers get jobs of queue {queues} around the sidecar, and no limit holds for them: {workers}"
+    AROUND "around" lets start: "workers get jobs of queue {queues} around the sidecar, and no limit holds for them: {workers}"
         => "give these workers the sidecar's address (server.listen) in place of the backend's";
     /// The entry limits nothing, and the jobs that it is meant for have no limits.
-    UNUSED "queue unused": "{entry} is for queue {queue}, which the backend lacks: did you mean {near}?"
+    UNUSED "queue unused" lets start: "{entry} is for queue {queue}, which the backend lacks: did you mean {near}?"
         => "correct the queue's name in the file; where it is right, this ends with its first job";
     /// No worker has fetched the job through this sidecar. The rest of the line says what is known of its queue and its
     /// limits.
@@ -180,16 +189,16 @@ causes! {
     /// Finished and scheduled jobs are in such a state.
     OTHER_STATE "other state": "no limit matters: the backend says that the job is {state}" => "nothing; a job starts when it is available";
     /// No policy matches. If one should, see "Limits have no effect".
-    NO_LIMIT "no limit": "no limit applies{but}"
+    NO_LIMIT "no limit" lets start: "no limit applies{but}"
         => "if nothing starts: does a worker ask for this queue here, and has the backend jobs?";
     /// Its limits have room, but nobody here sees how many jobs stand in front of it. Or a FETCH comes soon.
     UNSEEN "not seen": "its limits leave room, and it starts when the jobs in front of it have gone"
         => "if nothing starts: do workers ask often enough, and does another sidecar hold it?";
     /// Store, backend, pause, lookahead and limits were looked at. A job starts when a worker asks.
-    OPEN "nothing": "every limit leaves room: the next job may start now"
+    OPEN "nothing" lets start: "every limit leaves room: the next job may start now"
         => "if nothing starts: has the backend jobs of the queue, and do workers ask often enough?";
     /// So it is said where there is no backend (`server.upstream = "none"`).
-    OPEN_TO_CALLS "no calls": "every limit leaves room: the next call may start now"
+    OPEN_TO_CALLS "no calls" lets start: "every limit leaves room: the next call may start now"
         => "if no call comes: let the program have `listen` of the way out as its base URL";
 }
 
@@ -197,8 +206,10 @@ causes! {
 #[derive(Clone, Debug)]
 pub(crate) struct Cause {
     pub(crate) kind: &'static CauseKind,
-    why: String,
-    advice: String,
+    /// The sentence.
+    pub(crate) why: String,
+    /// What to do.
+    pub(crate) advice: String,
     /// When it lets go, as far as time goes; `None`: nobody knows.
     pub(crate) until: Option<Timestamp>,
 }
@@ -222,24 +233,7 @@ impl Cause {
 
     /// Whether jobs start all the same.
     pub(crate) fn lets_start(&self) -> bool {
-        let starts = [
-            &NO_LIMIT,
-            &OPEN,
-            &OPEN_TO_CALLS,
-            &NOT_IN_FILE,
-            &EACH_KEY,
-            &QUEUE_FULL,
-            &REFUSED,
-            &OUT_OF_REACH,
-            &CREDENTIALS,
-            &STORE_LOST,
-            &FILE_REFUSED,
-            &UNSHARED,
-            &AROUND,
-            &FILES_DIFFER,
-            &UNUSED,
-        ];
-        starts.contains(&self.kind)
+        self.kind.lets_start
     }
 
     /// Whether tables show it although jobs start.
@@ -252,29 +246,14 @@ impl Cause {
         ![&NO_LIMIT, &OPEN, &OPEN_TO_CALLS].contains(&self.kind)
     }
 
-    /// Its short name.
-    pub(crate) fn name(&self) -> &'static str {
-        self.kind.name
-    }
-
     /// As JSON has it.
     pub(crate) fn to_json(&self) -> Value {
         json!({
-            "name": self.name(),
+            "name": self.kind.name,
             "why": self.why,
             "do": self.advice,
             "next_start": self.until.map(|at| duration::rfc3339(at.0)),
         })
-    }
-
-    /// The sentence.
-    pub(crate) fn why(&self) -> &str {
-        &self.why
-    }
-
-    /// What to do.
-    pub(crate) fn advice(&self) -> &str {
-        &self.advice
     }
 }
 

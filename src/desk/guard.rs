@@ -60,10 +60,10 @@ pub(crate) fn may_write(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Faul
     keep_control_token(sidecar, parts);
     if !has_control_token(sidecar, parts) && !bears_admin_name(parts) {
         let message = "changes on the admin port take the control token, on loopback too";
-        let fault = Fault::new("forbidden", untold(parts, message));
         return Err(match sidecar.live().settings.control_token {
-            Some(_) => fault,
-            None => fault.hinting("set server.control_token in the file, and send it"),
+            Some(_) => Fault::new("forbidden", untold(parts, message)),
+            None => Fault::new("forbidden", format!("{message}, and this sidecar has none"))
+                .hinting("set server.control_token in the file, or OJS_THROTTLE_TOKEN where `ojs-throttle egress` starts, and send it"),
         });
     }
     let kind = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);

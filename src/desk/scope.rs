@@ -4,16 +4,13 @@
 use std::fmt;
 
 use hashbrown::{HashMap, HashSet};
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 
 use super::Sidecar;
 use crate::limit::fingerprint;
+use crate::wire::ojs::{MEDIA_TYPE, OJS_VERSION, TENANT, VERSION};
 use crate::wire::upstream::detached;
-
-/// The tenant header of the OJS multi-tenancy text.
-pub(crate) const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
-const VERSION: HeaderName = HeaderName::from_static("ojs-version");
 
 /// More scopes than this are not remembered, and own calls for others go without credentials of theirs.
 /// First goes what the backend has not accepted, for anybody can make that up; of each the one that was not used for
@@ -245,8 +242,7 @@ impl Credentials {
 /// The headers of our own calls with a body for a scope.
 pub(crate) fn json_headers(sidecar: &Sidecar, scope: u64) -> HeaderMap {
     let mut headers = own_headers(sidecar, scope);
-    let json = HeaderValue::from_static("application/openjobspec+json");
-    headers.insert(CONTENT_TYPE, json);
+    headers.insert(CONTENT_TYPE, MEDIA_TYPE);
     headers
 }
 
@@ -254,7 +250,7 @@ pub(crate) fn json_headers(sidecar: &Sidecar, scope: u64) -> HeaderMap {
 pub(crate) fn own_headers(sidecar: &Sidecar, scope: u64) -> HeaderMap {
     let credentials = sidecar.scopes.credentials(scope);
     let mut headers = HeaderMap::with_capacity(4);
-    headers.insert(VERSION, HeaderValue::from_static("1.0"));
+    headers.insert(OJS_VERSION, VERSION);
     if let Some(value) = credentials
         .authorization
         .or_else(|| sidecar.live().settings.token.clone())

@@ -73,12 +73,13 @@ impl Sidecar {
         name: &str,
     ) -> Arc<Sidecar> {
         let hold = Arc::<Hold>::default();
-        let holds = Arc::clone(&hold);
+        let (holds, siblings) = (Arc::clone(&hold), store.clone());
         let pressure = Pressure::new(Arc::clone(&settings.bounds), move |queue| {
             let (jobs, asked) = holds.of_queue(queue);
             HeldCount {
                 jobs: jobs as u64,
                 asked: asked as u64,
+                siblings: siblings.siblings() as u64,
             }
         });
         let server = &settings.config.server;

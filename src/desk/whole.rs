@@ -76,14 +76,7 @@ pub(crate) fn of_services(
 
 /// Whether a cause keeps every job from starting, whatever its limits.
 pub(crate) fn stops_all(cause: &Cause) -> bool {
-    let all = [
-        &causes::STARTING,
-        &causes::DRAINING,
-        &causes::BACKEND_AWAY,
-        &causes::WRONG_UPSTREAM,
-        &causes::BACKEND_REFUSES,
-    ];
-    all.contains(&cause.kind)
+    cause.kind.stops_all
 }
 
 /// The store's last error, as a sentence has it at its end.

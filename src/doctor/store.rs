@@ -172,7 +172,8 @@ fn unwritable(path: &Path, report: &mut Diagnosis) {
 
 /// Makes a file beside another one, and takes it away again: SQLite does so too.
 fn try_beside(path: &Path) -> std::io::Result<()> {
-    let trial = path.with_extension("doctor");
+    // One that was left over, or of another doctor, is in nobody's way.
+    let trial = path.with_extension(format!("doctor-{}", std::process::id()));
     let options = OpenOptions::new().write(true).create_new(true).open(&trial);
     let written = options?.write_all(&[0; 8_192]);
     fs::remove_file(trial)?;

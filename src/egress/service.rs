@@ -354,15 +354,25 @@ impl WayOut {
                     .hinting("ask the service whether it has, before the call is made again")
                     .with_header(SHOULD_RETRY, "false");
             }
-            if let UpstreamError::Closed(address) = error {
-                let message = format!(
-                    "{:?} has the address {address}, which is not public; in its entry allow = [\"{address}\"] opens it",
-                    to.target()
-                );
-                return Fault::new("address_refused", message);
-            }
-            if matches!(error, UpstreamError::LeadsBack) {
-                return Fault::new("loop_detected", format!("{why}: {:?}", to.target()));
+            let refused = match error {
+                UpstreamError::Closed(address) => Some((
+                    "address_refused",
+                    format!(
+                        "{:?} has the address {address}, which is not public; in its entry allow = [\"{address}\"] opens it",
+                        to.target()
+                    ),
+                )),
+                UpstreamError::LeadsBack => {
+                    Some(("loop_detected", format!("{why}: {:?}", to.target())))
+                }
+                _ => None,
+            };
+            if let Some((code, message)) = refused {
+                if self.sidecar.calling.refused.now() {
+                    let egress = &*self.name;
+                    tracing::warn!(id = %"call_refused", egress, code, why = message, "a call is not let go where it wants, and others there neither");
+                }
+                return Fault::new(code, message);
             }
             let address = format!("{:?}: ", to.target());
             let (code, at) = match error {

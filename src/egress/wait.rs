@@ -263,6 +263,12 @@ impl WayOut {
                     };
                     CallVerdict::Refused(by, at.filter(|_| !gives_back))
                 }
+                Some(Verdict::HasRow) => {
+                    // A client of the store sent the question twice, over a connection that broke: the first one started
+                    // the call, and nobody knows when. It asks anew.
+                    let _undone = sidecar.store.back(&claimed.job, claimed.generation).await;
+                    CallVerdict::NoWord
+                }
                 _ => CallVerdict::NoWord,
             }
         });

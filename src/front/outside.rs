@@ -284,7 +284,7 @@ async fn paused(
 ) -> Result<Reply, UpstreamError> {
     let sidecar = &proxy.sidecar;
     sidecar.fetching.paused.begin(queue);
-    siblings::tell_paused(sidecar, queue).await;
+    siblings::tell_paused(sidecar, queue, true).await;
     let answer = calls::call(proxy, "pause", call).await;
     let stands = match &answer {
         Ok(reply) if reply.status.is_success() => true,
@@ -297,11 +297,11 @@ async fn paused(
     if stands {
         sidecar.fetching.paused.end_done(queue);
         // A resume that came between may have told them otherwise.
-        siblings::tell_paused(sidecar, queue).await;
+        siblings::tell_paused(sidecar, queue, true).await;
     } else {
         sidecar.fetching.paused.end_failed(queue);
         if !sidecar.fetching.paused.has(queue) {
-            siblings::tell_resumed(sidecar, queue).await;
+            siblings::tell_paused(sidecar, queue, false).await;
             sidecar.hold.wake_all();
         }
     }
@@ -314,7 +314,7 @@ async fn resumed(proxy: &Proxy, call: Call, queue: &Arc<str>) -> Result<Reply, U
     if answer.as_ref().is_ok_and(|reply| reply.status.is_success()) {
         let _nobody_reads = sidecar.fetching.paused.reading.write().await;
         sidecar.fetching.paused.resume(queue);
-        siblings::tell_resumed(sidecar, queue).await;
+        siblings::tell_paused(sidecar, queue, false).await;
         sidecar.hold.wake_all();
     }
     answer

@@ -19,13 +19,13 @@ use uuid::Uuid;
 
 use crate::answers::body::Body;
 use crate::answers::respond::{Fault, ours, refuse};
-use crate::desk::scope::TENANT;
 use crate::desk::{Proxy, Sidecar};
 use crate::limit::Timestamp;
 use crate::store::LedgerExt;
 use crate::told::events::{
     Channel, Delivery, EncodedEvent, EventValue, Filter, Frames, NewEvent, Subscription,
 };
+use crate::wire::ojs::TENANT;
 use crate::wire::upstream::{IDENTITY, detached};
 use relay::{Relay, is_stream, shown_frame};
 

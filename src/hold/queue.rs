@@ -688,11 +688,6 @@ impl Groups {
         group.jobs.get_mut(nth)
     }
 
-    /// The group in which a job waits.
-    pub(super) fn group_of(&self, stand: Stand) -> Option<&Group> {
-        self.get(stand.group)
-    }
-
     pub(super) fn take(&mut self, stand: Stand) -> Option<Held> {
         let group = self.all.get_mut(&stand.group)?;
         let nth = group.nth(stand.place)?;

@@ -53,11 +53,6 @@ impl Known {
         matches!(self.whereabouts, Whereabouts::InHand)
     }
 
-    /// Whether somebody has it who may be ending it in the backend.
-    pub(super) fn may_be_leaving(&self) -> bool {
-        self.is_picked() || self.hide
-    }
-
     /// Whether it is this claim of the job that is in hand.
     pub(super) fn in_hand(&self, held: &Held) -> bool {
         self.is_picked() && self.generation == held.claimed.generation

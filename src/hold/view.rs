@@ -53,7 +53,7 @@ impl Hold {
             };
             let groups = &state.queues.get(&known.lane)?.groups;
             let visibility = groups.job(*stand)?.claimed.visibility;
-            groups.group_of(*stand)?.scheduled_at(visibility, now)
+            groups.get(stand.group)?.scheduled_at(visibility, now)
         };
         Some((known.attempt, scheduled_at()))
     }
@@ -101,7 +101,7 @@ impl Hold {
         let Whereabouts::Waiting(stand) = &known.whereabouts else {
             return None;
         };
-        let group = state.queues.get(&known.lane)?.groups.group_of(*stand)?;
+        let group = state.queues.get(&known.lane)?.groups.get(stand.group)?;
         group.refused.and(group.refused_by.clone())
     }
 
@@ -134,9 +134,9 @@ impl Hold {
         let lanes = state.queues.iter().filter(|(lane, _)| is_of(lane));
         let moves = lanes.map(|(_, of)| (of.in_flight == 0).then_some(of.moved));
         let moves: Option<u64> = moves.sum();
-        let on_their_way =
-            (state.jobs.values()).any(|known| is_of(&known.lane) && known.may_be_leaving());
-        moves.filter(|_| !on_their_way)
+        // Somebody has it who may be ending it in the backend.
+        let is_leaving = |known: &Known| is_of(&known.lane) && (known.is_picked() || known.hide);
+        moves.filter(|_| !state.jobs.values().any(is_leaving))
     }
 
     /// How many held jobs each queue has.

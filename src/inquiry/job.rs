@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::bounds::Mark;
 use crate::desk::live::Live;
-use crate::desk::{Sidecar, micros, scope, tell};
+use crate::desk::{Sidecar, micros, tell};
 use crate::hold::{Held, Lane, Proof};
 use crate::json::{self, Json, JsonError, Kind, Reader};
 use crate::limit::{Limited, Timestamp, most_paid};
@@ -23,7 +23,7 @@ use crate::store::{Claim, Claimed};
 use crate::subqueues::names::{self, ReplyKind};
 use crate::subqueues::{Subqueues, mirror};
 use crate::told::metrics::Counted;
-use crate::wire::ojs::REPLY_DEPTH;
+use crate::wire::ojs::{REPLY_DEPTH, TENANT};
 use crate::wire::upstream::Reply;
 
 /// How long a claim or a slot lasts where nobody said (HTTP binding: 30 s).
@@ -408,7 +408,7 @@ pub(crate) fn own(job: Json<'_>, queue: &str) -> Box<[Limited]> {
 
 /// The tenant header of a request, as text.
 pub(crate) fn tenant(headers: &http::HeaderMap) -> Option<&str> {
-    let value = headers.get(&scope::TENANT)?;
+    let value = headers.get(&TENANT)?;
     // The server has refused what is none.
     std::str::from_utf8(value.as_bytes()).ok()
 }

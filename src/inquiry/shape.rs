@@ -34,6 +34,10 @@ pub(crate) const FILE_IS_STRICTER: &str = "the [[queue]] of the file is stricter
 pub(crate) const NO_POLICY: &str = "no [[policy]], [[egress]] or [[egress.budget]] of the file has this name: it binds nothing, \
     and can be taken away";
 
+/// Beside what is set where it is kept nowhere else.
+pub(crate) const ENDS_WITH_US: &str =
+    "the store is memory: what is set ends with this sidecar, at its next restart";
+
 /// What is shown of a key, a queue or a policy.
 pub(crate) struct LimitView {
     /// The key, with the numbers that stand now, and what one more job pays.

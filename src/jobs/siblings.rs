@@ -418,19 +418,11 @@ pub(crate) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
     }
 }
 
-/// Tells siblings that a queue is paused through us.
-pub(crate) async fn tell_paused(sidecar: &Sidecar, queue: &str) {
+/// Tells siblings that a queue is paused through us, or no longer.
+pub(crate) async fn tell_paused(sidecar: &Sidecar, queue: &str, paused: bool) {
     // If the store is away, siblings hear it from the backend, which gives them no jobs.
     if sidecar.store.is_shared() {
-        let (queue, paused) = (queue.into(), true);
-        drop(sidecar.store.set(Change::Paused { queue, paused }).await);
-    }
-}
-
-/// Tells siblings that a queue is paused through us no longer.
-pub(crate) async fn tell_resumed(sidecar: &Sidecar, queue: &str) {
-    if sidecar.store.is_shared() {
-        let (queue, paused) = (queue.into(), false);
+        let queue = queue.into();
         drop(sidecar.store.set(Change::Paused { queue, paused }).await);
     }
 }

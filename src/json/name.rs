@@ -92,14 +92,9 @@ fn fold(character: char) -> char {
 /// also comes from other uses of the word, and from any `\u` escape, which may hide a letter.
 pub fn may_name(text: &[u8], needle: &str) -> bool {
     contains_ignore_case(text, needle)
-        || has_escape(text)
+        || memchr::memchr_iter(b'\\', text).any(|at| text.get(at + 1) == Some(&b'u'))
         || (!text.is_ascii()
             && (may_hide(text, needle, 'k', KELVIN_SIGN) || may_hide(text, needle, 's', LONG_S)))
-}
-
-/// Whether a text has a `\u` in it. Most have no backslash at all, so that is what is looked for.
-fn has_escape(text: &[u8]) -> bool {
-    memchr::memchr_iter(b'\\', text).any(|at| text.get(at + 1) == Some(&b'u'))
 }
 
 /// Whether `needle` has the `letter` and `text` the other character that Go reads as it.

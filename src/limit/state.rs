@@ -435,11 +435,6 @@ impl KeyState {
         self.rare.as_ref()?.shares.as_ref()
     }
 
-    /// Lays shares beside it that were kept apart.
-    pub fn keep_shares(&mut self, shares: Shares) {
-        self.rare_mut().shares = Some(shares);
-    }
-
     /// What the key's groups were served, for its caller to change; nothing yet if none was kept.
     pub fn shares_mut(&mut self) -> &mut Shares {
         self.rare_mut().shares.get_or_insert_default()

@@ -256,7 +256,7 @@ impl Following {
                     id = %"config_not_followed",
                     "a bug: the config file is not followed any more; restart to change it"
                 );
-                metrics.config_is_not_in_force(None);
+                metrics.config_looked_at(false, None);
                 let why = Arc::from("it is not followed any more, by a fault of the program");
                 sidecar.file.refused(Some(FileRefusal::Unfit(why)));
                 return;
@@ -318,14 +318,14 @@ impl Following {
         let counted = counts.then(|| outcome.word());
         let sidecar = &self.reload.0.sidecar;
         sidecar.file.refused(outcome.refusal());
+        self.metrics.config_looked_at(outcome.is_good(), counted);
         if !outcome.is_good() {
-            self.metrics.config_is_not_in_force(counted);
             return;
         }
-        self.metrics.config_is_in_force(counted);
         if is_first || was_bad || matches!(outcome, ReloadOutcome::Applied(_)) {
             let now = sidecar.store.now();
-            self.metrics.config_good_at(now.0);
+            let name = "ojs_throttle_config_last_reload_success_timestamp_seconds";
+            self.metrics.set_time(name, now);
             sidecar.file.changed(now);
         }
         if why == Occasion::Asked && !was_bad && matches!(outcome, ReloadOutcome::Unchanged) {

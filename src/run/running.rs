@@ -26,6 +26,7 @@ use crate::jobs::sweep::{self, give_back};
 use crate::net::{Listener, Net};
 use crate::server;
 use crate::show::state::SidecarFacts;
+use crate::store::LedgerExt;
 use crate::tls::ClientFiles;
 use crate::told::metrics::Metrics;
 use crate::wire::boxed;
@@ -286,6 +287,11 @@ impl Running {
         drain(&proxy, &self.reload.settings().server, &stop).await;
         proxy.sidecar.calling.closed.cancel();
         say_what_is_left(&proxy.sidecar, given_back).await;
+        let store = &proxy.sidecar.store;
+        let set = store.overrides().len();
+        if set > 0 && !store.is_shared() {
+            tracing::warn!(id = %"overrides_end", overrides = set, "limits and pauses that were set by hand end with this process: the store is memory");
+        }
         sweeping.cancel();
         proxy.sidecar.events.close();
         self.closing.cancel();

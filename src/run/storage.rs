@@ -50,31 +50,32 @@ impl Outside {
             StoreUrl::Sqlite(path) => Outside::Sqlite(store_config(settings, owner, path.clone())),
         }))
     }
-}
 
-impl Outside {
+    /// Opens it.
+    fn open(self, clock: Clock) -> Arc<dyn Ledger> {
+        match self {
+            Outside::Redis(config) => Arc::new(RedisStore::new(*config, clock)),
+            Outside::Postgres(config) => Arc::new(postgres::open(config, clock)),
+            Outside::Sqlite(config) => Arc::new(sqlite::open(config, clock)),
+        }
+    }
+
     /// Opens the same store, with what entries have used that are only tried (`mode = "shadow"`) under a name of its
     /// own. While it does not answer, each sidecar goes on with its share.
     fn beside(&self, clock: &Clock) -> impl Fn() -> Store + Send + Sync + 'static {
-        fn named<T: Clone>(config: &StoreConfig<T>) -> StoreConfig<T> {
-            StoreConfig {
-                namespace: format!("{}.shadow", config.namespace),
-                ..config.clone()
-            }
-        }
         let (mut outside, clock) = (self.clone(), clock.clone());
-        if let Outside::Sqlite(config) = &mut outside {
-            // A file is of one namespace.
-            config.target.as_mut_os_string().push(".shadow");
-        }
+        let namespace = match &mut outside {
+            Outside::Redis(config) => &mut config.namespace,
+            Outside::Postgres(config) => &mut config.namespace,
+            Outside::Sqlite(config) => {
+                // A file is of one namespace.
+                config.target.as_mut_os_string().push(".shadow");
+                &mut config.namespace
+            }
+        };
+        namespace.push_str(".shadow");
         move || {
-            let ledger: Arc<dyn Ledger> = match &outside {
-                Outside::Redis(config) => {
-                    Arc::new(RedisStore::new(named(config.as_ref()), clock.clone()))
-                }
-                Outside::Postgres(config) => Arc::new(postgres::open(named(config), clock.clone())),
-                Outside::Sqlite(config) => Arc::new(sqlite::open(named(config), clock.clone())),
-            };
+            let ledger = outside.clone().open(clock.clone());
             Store::shared(Arc::new(Guard::new(ledger, OnStoreError::Share)))
         }
     }
@@ -123,26 +124,12 @@ pub async fn open_store(
     unix_micros: u64,
 ) -> anyhow::Result<Store> {
     let clock = Clock::new(unix_micros);
-    let outside = Outside::of(settings, seed)?;
-    let beside = outside.as_ref().map(|outside| outside.beside(&clock));
-    let (ledger, checked): (Arc<dyn Ledger>, _) = match outside {
-        None => return Ok(Store::from(Arc::new(MemoryStore::on(clock)))),
-        Some(Outside::Redis(config)) => {
-            let store = RedisStore::new(*config, clock);
-            let checked = store.check().await;
-            (Arc::new(store), checked)
-        }
-        Some(Outside::Postgres(config)) => {
-            let store = postgres::open(config, clock);
-            let checked = store.check().await;
-            (Arc::new(store), checked)
-        }
-        Some(Outside::Sqlite(config)) => {
-            let store = sqlite::open(config, clock);
-            let checked = store.check().await;
-            (Arc::new(store), checked)
-        }
+    let Some(outside) = Outside::of(settings, seed)? else {
+        return Ok(Store::from(Arc::new(MemoryStore::on(clock))));
     };
+    let beside = outside.beside(&clock);
+    let ledger = outside.open(clock);
+    let checked = ledger.check().await;
     let answered = checked.is_ok();
     match checked {
         Ok(()) => {}
@@ -157,9 +144,5 @@ pub async fn open_store(
     if answered {
         guard = guard.that_has_answered();
     }
-    let store = Store::shared(Arc::new(guard));
-    Ok(match beside {
-        Some(open) => store.with_beside(open),
-        None => store,
-    })
+    Ok(Store::shared(Arc::new(guard)).with_beside(beside))
 }

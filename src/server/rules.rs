@@ -6,10 +6,8 @@ use http::request::Parts;
 use http::{Method, StatusCode, Uri, Version};
 
 use ojs_answers::respond::Fault;
+use ojs_wire::ojs::TENANT;
 use ojs_wire::upstream::{HEADER_LINES, named_by_connection};
-
-/// The tenant header of the OJS multi-tenancy text.
-const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
 
 /// The beginning of the media types of gRPC.
 const GRPC: &[u8] = b"application/grpc";

@@ -367,9 +367,16 @@ async fn key_view(
     } else if view.set.as_ref().is_some_and(is_beyond) {
         Some(shape::POLICY_IS_STRICTER.into())
     } else {
-        view.set.as_ref().and_then(|_| part()).map(Cow::Owned)
+        let part = view.set.as_ref().and_then(|_| part()).map(Cow::Owned);
+        part.or_else(|| ends_with_us(sidecar, view.set.as_deref()))
     };
     Some(view)
+}
+
+/// Said beside what is set without an end, where nobody else keeps it.
+fn ends_with_us(sidecar: &Sidecar, set: Option<&Override>) -> Option<Cow<'static, str>> {
+    let lasts = set.is_some_and(|set| set.expires_at.is_none());
+    (lasts && !sidecar.store.is_shared()).then(|| shape::ENDS_WITH_US.into())
 }
 
 /// A key as it is shown under these limits, in which what is set over HTTP is laid over the rest.
@@ -533,7 +540,10 @@ pub(crate) async fn queue_view(
     };
     let mut view = LimitView {
         name: queue.to_owned(),
-        hint: in_vain.then_some(shape::FILE_IS_STRICTER.into()),
+        hint: match in_vain {
+            true => Some(shape::FILE_IS_STRICTER.into()),
+            false => ends_with_us(sidecar, set.as_deref()),
+        },
         ..shown(sidecar, limited, state, now, waiting, facts).await
     };
     view.limited.cost = Cost::ONE;

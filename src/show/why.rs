@@ -502,15 +502,15 @@ impl Asker<'_> {
         let notes = causes
             .iter()
             .filter(|one| !one.lets_start() || one.is_a_note());
-        let notes = notes.map(|cause| cause.why().to_owned());
+        let notes = notes.map(|cause| cause.why.clone());
         let tried = self.tried(queue, applied, &facts);
         let ends = applied.iter().filter_map(|one| one.view.ends());
         let notes: Vec<_> = notes.chain(tried).chain(ends).collect();
         put(&mut facts, "notes", notes);
-        put(&mut facts, "cause", cause.name());
+        put(&mut facts, "cause", cause.kind.name);
         Explanation {
-            why: cause.why().to_owned(),
-            advice: cause.advice().to_owned(),
+            why: cause.why,
+            advice: cause.advice,
             facts,
         }
     }
@@ -658,7 +658,7 @@ impl Asker<'_> {
         let mut limits = found.of_all.into_iter().chain(found.of_held);
         limits.find_map(|nth| {
             let one = found.applied.get(nth)?;
-            (one.cause.as_ref()?.why() == first.why()).then_some(one)
+            (one.cause.as_ref()?.why == first.why).then_some(one)
         })
     }
 

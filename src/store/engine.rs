@@ -88,11 +88,11 @@ pub(super) trait Tables {
     fn state_mut(&mut self, space: Space, key: &Key) -> &mut KeyState;
 
     /// More may start under this key than before, so its waiters are told.
-    fn freed(&mut self, space: Space, key: &Key);
+    fn freed(&mut self, _space: Space, _key: &Key) {}
     /// The row changed, so its owner is told if that is another sidecar.
-    fn changed(&mut self, owner: &Arc<str>, job: &str);
+    fn changed(&mut self, _owner: &Arc<str>, _job: &str) {}
     /// The held job is offered to siblings, so they are told.
-    fn offered(&mut self, claimed: &Claimed);
+    fn offered(&mut self, _claimed: &Claimed) {}
 }
 
 /// One step, at one time.

@@ -67,6 +67,11 @@ pub trait Ledger: std::fmt::Debug + Send + Sync {
     /// theirs, and what is missing may have been deleted since.
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()>;
 
+    /// Says what is wrong if it cannot be used at all.
+    fn check(&self) -> Answer<'_, ()> {
+        self.announce(&[])
+    }
+
     /// The next thing a sibling did that matters here. One caller at a time; dropping it loses nothing.
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>>;
 

@@ -73,23 +73,22 @@ struct All {
     limits: [HashMap<Key, Arc<Override>>; SPACES.len()],
 }
 
+/// The one of a space.
+fn of<T>([jobs, queues, policies]: [T; SPACES.len()], space: Space) -> T {
+    match space {
+        Space::Job => jobs,
+        Space::Queue => queues,
+        Space::Policy => policies,
+    }
+}
+
 impl All {
     fn of(&self, space: Space) -> &HashMap<Key, Arc<Override>> {
-        let [jobs, queues, policies] = &self.limits;
-        match space {
-            Space::Job => jobs,
-            Space::Queue => queues,
-            Space::Policy => policies,
-        }
+        of(self.limits.each_ref(), space)
     }
 
     fn of_mut(&mut self, space: Space) -> &mut HashMap<Key, Arc<Override>> {
-        let [jobs, queues, policies] = &mut self.limits;
-        match space {
-            Space::Job => jobs,
-            Space::Queue => queues,
-            Space::Policy => policies,
-        }
+        of(self.limits.each_mut(), space)
     }
 }
 
@@ -107,13 +106,7 @@ impl Default for Overrides {
 impl Overrides {
     /// Whether any is set in the space.
     pub fn any(&self, space: Space) -> bool {
-        let [jobs, queues, policies] = &self.counts;
-        let count = match space {
-            Space::Job => jobs,
-            Space::Queue => queues,
-            Space::Policy => policies,
-        };
-        count.load(Ordering::Acquire) > 0
+        of(self.counts.each_ref(), space).load(Ordering::Acquire) > 0
     }
 
     /// What is set for a key at `now`.

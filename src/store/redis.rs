@@ -63,14 +63,7 @@ impl RedisStore {
         }
     }
 
-    /// Connects, and says what is wrong if it cannot be used at all.
-    ///
-    /// # Errors
-    /// It is not reachable, too old, lacks rights, or has something else under our keys.
-    pub fn check(&self) -> Answer<'_, ()> {
-        Answer::later(self.check_server())
-    }
-
+    /// Connects, and says whether it is reachable and new enough, with all rights and nothing else under our keys.
     async fn check_server(&self) -> Result<(), StoreError> {
         // It may be forbidden, and that alone is no error.
         let oldest = self.info("server").await;
@@ -376,6 +369,10 @@ impl Ledger for RedisStore {
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(remote::announce(self, rows))
+    }
+
+    fn check(&self) -> Answer<'_, ()> {
+        Answer::later(self.check_server())
     }
 
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {

@@ -497,9 +497,7 @@ impl SubqueueBook {
             retryable: add(sum.retryable, entry.numbers().retryable),
         })
     }
-}
 
-impl SubqueueBook {
     /// How many jobs wait no longer, as far as the backend told.
     pub(super) fn beside_waiting(&self) -> BesideWaiting {
         let told = self.0.iter().filter_map(|entry| entry.told);

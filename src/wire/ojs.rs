@@ -269,7 +269,8 @@ pub fn plain_path(raw: &str) -> Option<String> {
     while let Some(at) = rest.find('%') {
         let (before, from) = rest.split_at(at);
         out.push_str(before);
-        let length = match escaped(from.as_bytes()) {
+        let hex = from.get(1..3);
+        let length = match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
             Some(byte) if is_unreserved(byte) => {
                 out.push(char::from(byte));
                 3
@@ -308,19 +309,6 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
 
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
-}
-
-/// The byte that `%XX` at the beginning of `text` stands for.
-fn escaped(text: &[u8]) -> Option<u8> {
-    let (Some(b'%'), Some(high), Some(low)) = (text.first(), text.get(1), text.get(2)) else {
-        return None;
-    };
-    let digit = |byte: &u8| {
-        char::from(*byte)
-            .to_digit(16)
-            .and_then(|digit| u8::try_from(digit).ok())
-    };
-    Some(digit(high)? << 4 | digit(low)?)
 }
 
 /// The text of a path's segment or a query's value; `None` if it is not UTF-8 once decoded. A `%`

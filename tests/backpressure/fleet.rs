@@ -86,6 +86,7 @@ impl World {
                 pressure: Pressure::new(Arc::clone(&file), move |_| HeldCount {
                     jobs: jobs.load(Ordering::Relaxed),
                     asked: 0,
+                    siblings: nodes as u64 - 1,
                 }),
                 wanted: Vec::new(),
                 sent: Vec::new(),
@@ -210,7 +211,6 @@ impl World {
                 let fleet = self.shared.then(|| Fleet {
                     held: others,
                     number: self.value(),
-                    siblings: self.nodes.len() as u64 - 1,
                 });
                 pressure.end_look("q", StatsAnswer::Counts(counts), fleet, now);
                 None

@@ -272,3 +272,33 @@ async fn who_hangs_up_while_the_store_decides_costs_nothing() {
     let paths: Vec<_> = calls.iter().map(VendorCall::target).collect();
     assert_eq!(paths, ["/next"]);
 }
+
+/// A client of a store sends what it asked again, if the connection breaks. What had started the call is undone.
+#[tokio::test(start_paused = true)]
+async fn a_start_that_was_asked_twice_is_asked_anew() {
+    let net = Net::Sim(sim::Network::default());
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let vendor = Vendor::within(&net, any, |_| Answer::ok()).await;
+    let backend = backend(&net, Lax::redis()).await;
+    let memory = Arc::new(MemoryStore::new(1_800_000_000_000_000));
+    let store = Arc::new(Faulty::new(memory));
+    let one = "key = 'vendor'\nconcurrency = 1";
+    let start = Start::before(&net, &backend.base(), &entry(vendor.addr, one));
+    let sidecar = start.store(store.clone()).start().await;
+    let caller = sidecar.caller();
+    assert_eq!(sidecar.client().get("/ojs/v1/health").await.status, 200);
+    let twice = Fault {
+        twice: true,
+        ..Fault::NONE
+    };
+    store.standing(Some(twice));
+    let begun = Instant::now();
+    let ends = async {
+        sleep(millis(100)).await;
+        store.standing(None);
+    };
+    let (reply, ()) = tokio::join!(caller.get("/"), ends);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert!(begun.elapsed() < millis(1_000), "{:?}", begun.elapsed());
+    assert_eq!(caller.get("/next").await.status, 200);
+}

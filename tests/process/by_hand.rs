@@ -175,6 +175,72 @@ fn a_pause_stops_starts_and_says_who_and_why() {
     assert_eq!(desk.backend.total(EventKind::Claimed), 1);
 }
 
+/// Who stops a key in a hurry, or gives it slots, takes away nothing that somebody else has set.
+#[test]
+fn a_pause_and_another_number_leave_what_was_set_before() {
+    let desk = Desk::new();
+    let set = || {
+        let [set, _] = desk.set("stripe");
+        [&set["rate"]["limit"], &set["concurrency"]].map(Clone::clone)
+    };
+    desk.done("limit stripe --rate 10/1m --reason INC-42");
+    let said = desk.done("limit stripe --concurrency 6 --for 1h");
+    assert!(
+        said.contains("note: what was set before ends at "),
+        "{said}"
+    );
+    assert_eq!(set(), [json!(10), json!(6)]);
+    desk.shell(undo_of(&said));
+    let said = desk.done("pause stripe");
+    assert!(said.contains("note: the store is memory"), "{said}");
+    assert_eq!(set(), [json!(10), json!(0)]);
+    let said = desk.done("limit stripe --throttle 1/1s");
+    assert!(
+        said.contains("it stays paused, until `ojs-throttle resume stripe`"),
+        "{said}"
+    );
+    desk.done("resume stripe");
+    assert_eq!(set(), [json!(10), Value::Null]);
+    // Opening a key leaves its numbers.
+    desk.done("limit stripe --next-start 1h");
+    let why = desk.shell("ojs-throttle why --key stripe").out;
+    assert!(
+        why.contains("`ojs-throttle clear stripe --next-start`"),
+        "{why}"
+    );
+    desk.done("clear stripe --next-start");
+    assert_eq!(desk.set("stripe")[1], Value::Null);
+    assert_eq!(set(), [json!(10), Value::Null]);
+}
+
+/// A pause of the queue is told before slots that workers have.
+#[test]
+fn a_paused_queue_is_told_before_full_slots() {
+    let desk = Desk::new();
+    let data = desk.sidecar.data;
+    for _ in 0..2 {
+        enqueue(data, "billing", json!({}));
+    }
+    assert_eq!(fetch(data, "billing", 2, "w").jobs().len(), 1);
+    desk.done("pause _queue:billing --reason INC-9 --for 1h");
+    let why = desk.shell("ojs-throttle why --queue billing").out;
+    assert!(
+        why.starts_with("why:   queue \"billing\" is paused"),
+        "{why}"
+    );
+}
+
+/// With `memory:` a pause ends with the process, and the log says so.
+#[test]
+fn a_stop_tells_that_what_was_set_by_hand_ends() {
+    let mut desk = Desk::new();
+    desk.done("pause stripe --reason INC-42");
+    desk.sidecar.signal("TERM");
+    assert!(desk.sidecar.ended().success());
+    let log = desk.sidecar.log();
+    assert!(log.contains("id=overrides_end overrides=1"), "{log}");
+}
+
 /// What was counted is forgotten for good, and that is said.
 #[test]
 fn usage_is_cleared() {
@@ -223,6 +289,10 @@ fn what_a_budget_has_used_is_set() {
     desk.shell(undo_of(&said));
     let state = get(desk.sidecar.data, "/ojs/v1/rate-limits/month:a").json();
     assert_eq!(state["override"]["rate"]["limit"], "900.00 USD");
+    // It counts in the window that holds.
+    desk.done("limit month:a --used 300USD");
+    let told = why();
+    assert!(told.contains("300.00 USD of 900.00 USD in PT24H"), "{told}");
     desk.done("limit month:a --used 0USD");
     for (line, why) in [
         ("limit month:a --used 5", "is an amount"),

@@ -232,7 +232,11 @@ fn tokens_of_any_window_start_the_command() {
     }
     let (mut command, _) = command(vendor.addr, &["--tokens", "1000/1h", "--max-wait", "5m"]);
     let refused = ran(&mut command);
-    assert!(refused.err.contains("(--max-wait), or 0s"), "{}", refused.err);
+    assert!(
+        refused.err.contains("(--max-wait), or 0s"),
+        "{}",
+        refused.err
+    );
 }
 
 /// The operator who reads the line finds out whose call it was.

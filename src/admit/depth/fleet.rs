@@ -168,11 +168,7 @@ pub(super) async fn correct_number(
     let counts = told.base.and(&sidecar.subqueues.waiting(queue));
     let depth = depths::depth_found(&sidecar.admit.pressure, queue, &counts, held, now(sidecar));
     let name = name_of(queue);
-    let fleet = |number| Fleet {
-        held,
-        number,
-        siblings: sidecar.store.siblings() as u64,
-    };
+    let fleet = |number| Fleet { held, number };
     let mut higher = depth;
     for _ in 0..TRIES {
         let now = sidecar.store.number(&name, Step::Read).await.ok()?;

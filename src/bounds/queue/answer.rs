@@ -116,8 +116,11 @@ impl BoundedQueue {
     /// their places.
     fn needs_places(&self, ask: &QueueAsk<'_>) -> bool {
         let bound = self.bounds.max_depth.filter(|_| ask.want.gone == 0);
-        let depth = || self.depth(ask.held);
-        bound.is_some_and(|bound| self.fleet.needs(ask.want.jobs, depth(), bound))
+        bound.is_some_and(|bound| {
+            let depth = self.depth(ask.held);
+            let (jobs, siblings) = (ask.want.jobs, ask.held.siblings);
+            self.fleet.needs(jobs, depth, bound, siblings)
+        })
     }
 
     /// Whether a bound that is only tried would refuse an enqueue that fits. Nobody waits until the depth is known.

@@ -205,8 +205,8 @@ impl UnusedEntries {
         };
         let known = std::mem::replace(&mut *sidecar.keeper.evaded.slips.lock(), found.clone());
         for new in &found {
-            if !known.iter().any(|known| known.why() == new.why()) {
-                tracing::warn!(id = %"queue_unused", "{}", new.why());
+            if !known.iter().any(|known| known.why == new.why) {
+                tracing::warn!(id = %"queue_unused", "{}", new.why);
             }
         }
         let is_due = self.since.elapsed() >= UNMATCHED_FOR;

@@ -296,9 +296,9 @@ impl From<Band> for BandPart {
 impl From<&Cause> for CausePart {
     fn from(cause: &Cause) -> CausePart {
         CausePart {
-            name: cause.name(),
-            why: cause.why().into(),
-            r#do: cause.advice().into(),
+            name: cause.kind.name,
+            why: cause.why.as_str().into(),
+            r#do: cause.advice.as_str().into(),
             next_start: cause.until.map(rfc3339),
         }
     }

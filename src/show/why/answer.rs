@@ -124,11 +124,8 @@ fn waits_behind(kind: &'static CauseKind, queue: &str, of_queue: Cause) -> Cause
         true => Cause::new(&causes::UNSEEN, &[]),
         false => of_queue,
     };
-    let known: [(&str, &dyn Display); 3] = [
-        ("queue", &queue),
-        ("rest", &rest.why()),
-        ("do", &rest.advice()),
-    ];
+    let known: [(&str, &dyn Display); 3] =
+        [("queue", &queue), ("rest", &rest.why), ("do", &rest.advice)];
     Cause::new(kind, &known).until(rest.until)
 }
 

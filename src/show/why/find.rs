@@ -132,8 +132,8 @@ fn refused_by(sidecar: &Sidecar, view: &LimitView, refusal: &Refusal) -> Cause {
     }
     let known: [(&str, &dyn Display); 3] = [
         ("what", &named(limited.space, &view.name)),
-        ("rest", &cause.why()),
-        ("do", &cause.advice()),
+        ("rest", &cause.why),
+        ("do", &cause.advice),
     ];
     Cause::new(&causes::DROPS, &known).until(cause.until)
 }
@@ -458,9 +458,11 @@ fn is_silent(sidecar: &Sidecar, now: &Snapshot, queue: &str) -> bool {
         && (fetches_are_seen(sidecar, now, queue) || sidecar.fetching.asks.is_silent(queue, SILENT))
 }
 
-/// Which of two causes lets go later: who waits for a slot, or for something else without a time, waits longest.
-pub(super) fn lets_go(cause: &Cause) -> (bool, Option<Timestamp>) {
-    (cause.until.is_none(), cause.until)
+/// Which of two causes lets go later: who waits for a slot, or for something else without a time, waits longest. Slots
+/// that somebody has to open come free with no job.
+pub(super) fn lets_go(cause: &Cause) -> (bool, bool, Option<Timestamp>) {
+    let is_closed = cause.kind == &causes::PAUSED || cause.kind == &causes::NO_SLOTS;
+    (is_closed, cause.until.is_none(), cause.until)
 }
 
 /// Nothing that is known keeps a job from starting.

@@ -86,9 +86,7 @@ impl Guard {
         let is_another = self.is_recent(state.told) && self.inner.facts().forgets_unsaid;
         state.suspect || is_another || self.is_filling(state)
     }
-}
 
-impl Guard {
     /// What happens under this limit; `None`: the store is not lost.
     pub(crate) fn lost_mode(&self, limited: &Limited) -> Option<LostMode> {
         let lost = self.state().lost.clone()?;

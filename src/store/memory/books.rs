@@ -5,7 +5,6 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::keys::Keys;
-use crate::Claimed;
 use crate::engine::{Engine, Entry, Tables};
 use ojs_limit::{Key, KeyState, Space, Timestamp};
 
@@ -67,14 +66,6 @@ impl Tables for Books {
     fn state_mut(&mut self, space: Space, key: &Key) -> &mut KeyState {
         self.keys.get_mut(space, key)
     }
-
-    // One sidecar has all rows, and learns from the answers what it changed.
-
-    fn freed(&mut self, _space: Space, _key: &Key) {}
-
-    fn changed(&mut self, _owner: &Arc<str>, _job: &str) {}
-
-    fn offered(&mut self, _claimed: &Claimed) {}
 }
 
 #[cfg(test)]

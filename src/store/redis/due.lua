@@ -8,6 +8,13 @@ local SILENCE, PATIENCE, LEASE, BEAT = 5000000, 3000000, 2000000, 2000000
 -- So many held rows of another are looked at in one go.
 local SOME = 256
 
+-- A beat that came long before the caller's last write is none of its last ones: the data are older than they were, and
+-- somebody else has written to them since, so that `seen` does not say so.
+local beat = tonumber(redis.call('ZSCORE', P .. 'live', owner) or wrote)
+if wrote > beat + 2 * SILENCE then
+  redis.call('HDEL', P .. 'meta', 'epoch')
+  return redis.error_reply('WIPED these data are older than they were')
+end
 if redis.call('ZADD', P .. 'live', now, owner) == 1 then publish('joined') end
 for _, name in ipairs({ 'live', 'meta', 'over', 'ends', 'h:' .. owner, 'o:' .. owner }) do
   redis.call('PEXPIRE', P .. name, WEEK)

@@ -203,7 +203,7 @@ pub(super) fn state(kept: Option<&Value>, shares: Option<&Value>) -> Option<(Key
     });
     let rows = rows.collect::<Option<Vec<_>>>()?;
     if !rows.is_empty() {
-        state.keep_shares(Shares::of_rows(rows));
+        *state.shares_mut() = Shares::of_rows(rows);
     }
     Some((state, seen))
 }

@@ -72,14 +72,6 @@ impl SqlStore {
         }
     }
 
-    /// Says what is wrong if it cannot be used at all.
-    ///
-    /// # Errors
-    /// It is not reachable, too old, lacks rights, or has something else where our data would be.
-    pub fn check(&self) -> Answer<'_, ()> {
-        self.announce(&[])
-    }
-
     /// Whether the database can keep a name that a client has given: Postgres has no NUL, and an index has no room for
     /// long ones.
     fn keeps(&self, name: &str) -> bool {

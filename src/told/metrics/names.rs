@@ -60,35 +60,6 @@ counted! {
     UsedOverLimit "ojs_throttle_costs_replaced_total" [by "limit"];
 }
 
-/// How the names of series begin, behind `ojs_`, that tell of jobs alone. Where there is no backend they are not shown.
-pub(super) const OF_JOBS: [&str; 25] = [
-    "backpressure_",
-    "rate_limit_dropped_total",
-    "throttle_backend_up",
-    "throttle_blocked_enqueues",
-    "throttle_claimed_jobs_total",
-    "throttle_connections",
-    "throttle_costs_replaced_total",
-    "throttle_fetch_wait_seconds",
-    "throttle_handouts_undone_total",
-    "throttle_held_",
-    "throttle_hold_",
-    "throttle_job_policies_",
-    "throttle_lookahead_",
-    "throttle_repairs_total",
-    "throttle_requests_in_flight",
-    "throttle_reserved_turns_",
-    "throttle_returned_jobs_total",
-    "throttle_settle_",
-    "throttle_shadow_",
-    "throttle_slots",
-    "throttle_subqueues_",
-    "throttle_unmatched_policies",
-    "throttle_unshared_sidecars",
-    "throttle_upstream_nonsense_total",
-    "throttle_workers_around",
-];
-
 /// What is declared of a series.
 #[derive(Clone, Copy, Debug)]
 pub struct Series {
@@ -100,10 +71,17 @@ pub struct Series {
     pub labels: &'static [&'static str],
     /// What it says, for `# HELP` and for the manual.
     pub help: &'static str,
+    /// Whether it is 0, and not absent, before anything has happened.
+    pub from_start: bool,
+    /// Whether it tells of jobs alone: where there is no backend it is not shown.
+    pub of_jobs: bool,
 }
 
 macro_rules! series {
-    ($( $(#[doc = $help:literal])* $kind:ident $name:literal [$($label:ident)*]; )*) => {
+    ($(
+        $(#[doc = $help:literal])*
+        $kind:ident $name:literal [$($label:ident)*] $(from $zero:literal)? $(of $jobs:ident)?;
+    )*) => {
         /// All series, in the order of the manual. The comment of each is its help.
         pub const SERIES: &[Series] = &[$(
             Series {
@@ -111,6 +89,8 @@ macro_rules! series {
                 kind: stringify!($kind),
                 labels: &[$(stringify!($label)),*],
                 help: concat!($($help),*).trim_ascii(),
+                from_start: !stringify!($($zero)?).is_empty(),
+                of_jobs: !stringify!($($jobs)?).is_empty(),
             },
         )*];
     };
@@ -131,19 +111,19 @@ series! {
     /// How long limited jobs were held before they started.
     histogram "ojs_rate_limit_wait_duration_seconds" [key];
     /// Jobs that were ended because a limit refused them (on_limit = "drop").
-    counter "ojs_rate_limit_dropped_total" [policy];
+    counter "ojs_rate_limit_dropped_total" [policy] of jobs;
     /// Nacks, and answers to calls, that shut a key, because the service behind it asked for a pause.
     counter "ojs_throttle_downstream_rate_limited_total" [policy];
     /// Enqueues that a bound or rate of the queue refused, or the bound of a tenant.
-    counter "ojs_backpressure_rejected_total" [queue];
+    counter "ojs_backpressure_rejected_total" [queue] of jobs;
     /// Jobs that were dropped to make room for others (strategy = "drop_oldest").
-    counter "ojs_backpressure_dropped_total" [queue];
+    counter "ojs_backpressure_dropped_total" [queue] of jobs;
     /// The part of the queue's nearest bound that is used, 0 to 1. It is absent once nothing is known of the queue: it
     /// is empty, was not used for 10 to 20 minutes, and has no entry of its own. It is absent
     /// too where no bound needs the depth any more. Of 10,000 queues those that were used last are known.
-    gauge "ojs_backpressure_pressure" [queue];
+    gauge "ojs_backpressure_pressure" [queue] of jobs;
     /// Enqueues that wait for room.
-    gauge "ojs_throttle_blocked_enqueues" [];
+    gauge "ojs_throttle_blocked_enqueues" [] of jobs;
     /// Jobs that went to workers under the policy, and calls that went out (kind).
     counter "ojs_throttle_starts_total" [policy kind];
     /// Answers of the policy's limits, each time a job or a call (kind) was to start. The verdict is allowed (it went to
@@ -161,114 +141,114 @@ series! {
     counter "ojs_throttle_egress_settled_total" [budget how];
     /// Jobs that count another cost than they say. They pay the default, where they say no number from 1, or the max. An
     /// ACK with cost.settle adds no more to a window than its limit.
-    counter "ojs_throttle_costs_replaced_total" [by];
+    counter "ojs_throttle_costs_replaced_total" [by] of jobs;
     /// Starts by groups of a key whose turns are shared (fair). Only the first metrics.top_keys groups have series of
     /// their own.
     counter "ojs_throttle_group_starts_total" [key group];
     /// Jobs that went to workers, by what the policy would have done with them (mode = "shadow"). The verdict is started
     /// (at once), waited, dropped, or unknown where more would wait than are followed. Entries of [[queue]] are the
     /// policy "queue".
-    counter "ojs_throttle_shadow_jobs_total" [policy verdict];
+    counter "ojs_throttle_shadow_jobs_total" [policy verdict] of jobs;
     /// How long jobs would have waited for the policy, of those that would have waited (mode = "shadow").
-    histogram "ojs_throttle_shadow_wait_seconds" [policy];
+    histogram "ojs_throttle_shadow_wait_seconds" [policy] of jobs;
     /// Jobs that would wait for the policy now (mode = "shadow").
-    gauge "ojs_throttle_shadow_waiting" [policy];
+    gauge "ojs_throttle_shadow_waiting" [policy] of jobs;
     /// Enqueues that were stored, and that a bound of the queue would have refused (mode = "shadow").
-    counter "ojs_throttle_shadow_refused_total" [queue];
+    counter "ojs_throttle_shadow_refused_total" [queue] of jobs;
     /// Limits of keys, queues and policies that were set over HTTP. Bounds that were set over HTTP do not count.
-    gauge "ojs_throttle_overrides_active" [];
+    gauge "ojs_throttle_overrides_active" [] from 0;
     /// Keys, queues and policies that a limit set over HTTP pauses (concurrency 0).
-    gauge "ojs_throttle_paused_keys" [];
+    gauge "ojs_throttle_paused_keys" [] from 0;
     /// Jobs that may be out at once by a limit of the config (concurrency), with an override of the policy, or of its key
     /// where it has one only. A limit of [[queue]] has policy "queue" and its name or glob in queue.
-    gauge "ojs_throttle_slots_limit" [policy queue];
+    gauge "ojs_throttle_slots_limit" [policy queue] of jobs;
     /// Starts that a limit of the config allows in its period, with an override of the policy, or of its key where it has
     /// one only. The strategy is rate, which has a window, or throttle. A limit of [[queue]] is as in
     /// ojs_throttle_slots_limit.
     gauge "ojs_throttle_starts_limit" [policy strategy period window queue];
     /// Claimed jobs that wait in this sidecar.
-    gauge "ojs_throttle_held_jobs" [];
+    gauge "ojs_throttle_held_jobs" [] from 0 of jobs;
     /// Bytes of the claimed jobs that wait in this sidecar.
-    gauge "ojs_throttle_held_bytes" [];
+    gauge "ojs_throttle_held_bytes" [] from 0 of jobs;
     /// Jobs that may wait in this sidecar (hold.max). Queues that find it full of others may hold a quarter more. As
     /// many again may wait in queues that no worker asks for.
-    gauge "ojs_throttle_hold_capacity" [];
+    gauge "ojs_throttle_hold_capacity" [] from 0 of jobs;
     /// Queues of which the jobs in front fill what may be held of them. Jobs of other keys behind them are not seen.
-    gauge "ojs_throttle_lookahead_full_queues" [];
+    gauge "ojs_throttle_lookahead_full_queues" [] from 0 of jobs;
     /// Subqueues to which jobs of several keys came since nothing waited there, or of which several keys' are held.
-    gauge "ojs_throttle_subqueues_shared" [];
+    gauge "ojs_throttle_subqueues_shared" [] from 0 of jobs;
     /// Subqueues with more jobs than are looked past, behind held jobs that have no room. They may be of other keys, and
     /// do not start although they may.
-    gauge "ojs_throttle_subqueues_out_of_reach" [];
+    gauge "ojs_throttle_subqueues_out_of_reach" [] from 0 of jobs;
     /// Calls that are out through this sidecar.
-    gauge "ojs_throttle_calls_out" [];
+    gauge "ojs_throttle_calls_out" [] from 0;
     /// Calls that wait here for a start.
-    gauge "ojs_throttle_calls_waiting" [];
+    gauge "ojs_throttle_calls_waiting" [] from 0;
     /// Limited jobs that are out with workers.
-    gauge "ojs_throttle_slots" [];
+    gauge "ojs_throttle_slots" [] from 0 of jobs;
     /// How long FETCHes were kept open for a start.
-    histogram "ojs_throttle_fetch_wait_seconds" [];
+    histogram "ojs_throttle_fetch_wait_seconds" [] of jobs;
     /// Jobs that were claimed from the backend to wait here.
-    counter "ojs_throttle_claimed_jobs_total" [];
+    counter "ojs_throttle_claimed_jobs_total" [] of jobs;
     /// Held jobs that were given back to the backend.
-    counter "ojs_throttle_returned_jobs_total" [];
+    counter "ojs_throttle_returned_jobs_total" [] of jobs;
     /// Held jobs that were cancelled, settled or taken back by the backend, or that no worker asked for. Jobs that a
     /// sibling took over do not count.
-    counter "ojs_throttle_hold_lost_total" [];
+    counter "ojs_throttle_hold_lost_total" [] of jobs;
     /// Slots that ended because their job had ended without a word. Its worker died, or it had ended through a sibling.
-    counter "ojs_throttle_slots_reclaimed_total" [];
+    counter "ojs_throttle_slots_reclaimed_total" [] of jobs;
     /// Running jobs that were found and given their slots, after a restart, a reload or a first limit of their queue
     /// over HTTP.
-    counter "ojs_throttle_slots_adopted_total" [];
+    counter "ojs_throttle_slots_adopted_total" [] of jobs;
     /// Held jobs of other sidecars that were taken over.
-    counter "ojs_throttle_hold_adopted_total" [];
+    counter "ojs_throttle_hold_adopted_total" [] of jobs;
     /// As of when what waits and what is held is shown, in seconds since 1970. Answers whose `at` is the same time say the
     /// same.
     gauge "ojs_throttle_snapshot_timestamp_seconds" [];
     /// 1 while the store answers, else 0. At 0 limits go on as store.on_store_error says.
-    gauge "ojs_throttle_store_up" [];
+    gauge "ojs_throttle_store_up" [] from 0;
     /// How often the store came back empty, or older than it was.
-    counter "ojs_throttle_store_wiped_total" [];
+    counter "ojs_throttle_store_wiped_total" [] from 0;
     /// Failures of calls to the store. Those that were under way together count as one. After two in a row the store is
     /// lost, and is not asked until it is back.
-    counter "ojs_throttle_store_errors_total" [];
+    counter "ojs_throttle_store_errors_total" [] from 0;
     /// Other sidecars that share the store and live.
-    gauge "ojs_throttle_siblings" [];
+    gauge "ojs_throttle_siblings" [] from 0;
     /// Other sidecars that start jobs of the same limits and share no store with this one, which keeps its usage in
     /// memory. Looked for every 20 s; who is seen for a minute counts.
-    gauge "ojs_throttle_unshared_sidecars" [];
+    gauge "ojs_throttle_unshared_sidecars" [] from 0 of jobs;
     /// Other sidecars on the same store whose files set other limits. They say so every 5 s; who is silent for 12 s does not
     /// count.
-    gauge "ojs_throttle_other_files" [];
+    gauge "ojs_throttle_other_files" [] from 0;
     /// Workers that get jobs of limited queues from the backend itself: no limit holds for those jobs. Looked for every
     /// 20 s in the backend's list of active jobs; a queue counts of which they had jobs for a minute.
-    gauge "ojs_throttle_workers_around" [];
+    gauge "ojs_throttle_workers_around" [] from 0 of jobs;
     /// Policies that no job has matched for an hour, and that limit nothing.
-    gauge "ojs_throttle_unmatched_policies" [];
+    gauge "ojs_throttle_unmatched_policies" [] from 0 of jobs;
     /// Start times that the store granted ahead (sync = "reserved").
-    counter "ojs_throttle_reserved_turns_total" [];
+    counter "ojs_throttle_reserved_turns_total" [] from 0 of jobs;
     /// Start times that the store granted ahead and that passed unused.
-    counter "ojs_throttle_reserved_turns_unused_total" [];
+    counter "ojs_throttle_reserved_turns_unused_total" [] from 0 of jobs;
     /// FETCH replies that could not be read, for which the worker got 502, and jobs in others that have no id.
-    counter "ojs_throttle_upstream_nonsense_total" [];
+    counter "ojs_throttle_upstream_nonsense_total" [] of jobs;
     /// ACKs and nacks that the sidecar sent again.
-    counter "ojs_throttle_settle_retries_total" [];
+    counter "ojs_throttle_settle_retries_total" [] of jobs;
     /// ACKs and nacks that a worker sent again and that had been carried out. The backend refused them, and the sidecar
     /// answered with success.
-    counter "ojs_throttle_settle_replays_total" [];
+    counter "ojs_throttle_settle_replays_total" [] of jobs;
     /// Misunderstandings between SDKs and backends that were mended.
-    counter "ojs_throttle_repairs_total" [repair];
+    counter "ojs_throttle_repairs_total" [repair] of jobs;
     /// Starts that were taken back and count nowhere else. The job would have left too late, its queue was paused, or
     /// the worker had hung up.
-    counter "ojs_throttle_handouts_undone_total" [];
+    counter "ojs_throttle_handouts_undone_total" [] of jobs;
     /// Enqueues that were refused because their rate_limit is not valid.
-    counter "ojs_throttle_job_policies_refused_total" [];
+    counter "ojs_throttle_job_policies_refused_total" [] of jobs;
     /// Calls that the sidecar itself made to the backend. The code is the status, none where no answer came, or _other for
     /// a status outside 100 to 599.
     histogram "ojs_throttle_upstream_request_duration_seconds" [op code];
     /// 0 since a request got no answer from the backend, until one does and 5 s have passed without a failure; else 1.
     /// While nobody else asks, the sidecar asks for the backend's /ojs/v1/health every 5 s.
-    gauge "ojs_throttle_backend_up" [];
+    gauge "ojs_throttle_backend_up" [] of jobs;
     /// 1, or 0 while the service of an [[egress]] answers none of its calls: one answer makes it 1 again, also one such as
     /// 503. So it is when nobody has called it for five minutes.
     gauge "ojs_throttle_service_up" [egress];
@@ -279,10 +259,10 @@ series! {
     counter "ojs_throttle_responses_total" [status code];
     /// Requests without a reply, of all threads. The kind is urgent (ACKs, nacks and heartbeats) or ordinary. A thread
     /// at server.max_in_flight answers 503.
-    gauge "ojs_throttle_requests_in_flight" [kind];
+    gauge "ojs_throttle_requests_in_flight" [kind] of jobs;
     /// Open connections of clients, WebSockets among them, of all threads. A thread at server.max_connections lets more
     /// wait unseen, and the log says so.
-    gauge "ojs_throttle_connections" [];
+    gauge "ojs_throttle_connections" [] of jobs;
     /// 1 if the last look at the config file left it in force, else 0.
     gauge "ojs_throttle_config_last_reload_successful" [];
     /// When the config file last came into force, in seconds since the Unix epoch.
@@ -296,11 +276,11 @@ series! {
     /// that names the file.
     gauge "ojs_throttle_tls_certificate_expiry_seconds" [setting];
     /// Open event streams.
-    gauge "ojs_throttle_event_subscribers" [];
+    gauge "ojs_throttle_event_subscribers" [] from 0;
     /// Events of the sidecar's own that were put into event streams.
     counter "ojs_throttle_events_sent_total" [];
     /// Events that went past subscribers which did not keep up. They count when the subscriber reads on or is cut off.
-    counter "ojs_throttle_events_lost_total" [];
+    counter "ojs_throttle_events_lost_total" [] from 0;
     /// 1, with the version as a label.
     gauge "ojs_throttle_build_info" [version];
     /// Processor time of the process, user and system.

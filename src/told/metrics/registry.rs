@@ -15,7 +15,7 @@ use metrics_exporter_prometheus::{
 use parking_lot::{Mutex, MutexGuard};
 
 use super::activity::{Activity, AnswerStatus, SpacedKey};
-use super::names::{Counted, OF_JOBS};
+use super::names::{Counted, SERIES};
 use super::page::{open_metrics, printable, process};
 use super::recorder::{Labels, counter, described, gauge, histogram, part_of_page};
 use ojs_limit::{
@@ -58,40 +58,12 @@ struct AllSeries {
     events_sent: Counter,
 }
 
-/// Series without labels that are 0, and not absent, before anything has happened.
-const GAUGES_FROM_THE_START: [&str; 18] = [
-    "ojs_throttle_calls_out",
-    "ojs_throttle_calls_waiting",
-    "ojs_throttle_overrides_active",
-    "ojs_throttle_paused_keys",
-    "ojs_throttle_held_jobs",
-    "ojs_throttle_held_bytes",
-    "ojs_throttle_hold_capacity",
-    "ojs_throttle_lookahead_full_queues",
-    "ojs_throttle_subqueues_shared",
-    "ojs_throttle_subqueues_out_of_reach",
-    "ojs_throttle_store_up",
-    "ojs_throttle_siblings",
-    "ojs_throttle_other_files",
-    "ojs_throttle_unshared_sidecars",
-    "ojs_throttle_workers_around",
-    "ojs_throttle_unmatched_policies",
-    "ojs_throttle_slots",
-    "ojs_throttle_event_subscribers",
-];
-const COUNTERS_FROM_THE_START: [&str; 5] = [
-    "ojs_throttle_store_wiped_total",
-    "ojs_throttle_store_errors_total",
-    "ojs_throttle_reserved_turns_total",
-    "ojs_throttle_reserved_turns_unused_total",
-    "ojs_throttle_events_lost_total",
-];
-
 /// Whether a line of the page is about a series of jobs.
 fn of_jobs(line: &str) -> bool {
-    let heads = ["# HELP ojs_", "# TYPE ojs_", "ojs_"];
+    let heads = ["# HELP ", "# TYPE ", ""];
     let name = heads.iter().find_map(|head| line.strip_prefix(head));
-    name.is_some_and(|name| OF_JOBS.iter().any(|begin| name.starts_with(begin)))
+    let mut all = SERIES.iter().filter(|series| series.of_jobs);
+    name.is_some_and(|name| all.any(|series| name.starts_with(series.name)))
 }
 
 #[derive(Default)]
@@ -213,11 +185,11 @@ impl Metrics {
         let version = Label::new("version", env!("CARGO_PKG_VERSION"));
         gauge(&inner.recorder, "ojs_throttle_build_info", vec![version]).set(1.0);
         let metrics = Metrics(Arc::new(inner));
-        for name in GAUGES_FROM_THE_START {
-            metrics.set(name, &[], 0);
-        }
-        for name in COUNTERS_FROM_THE_START {
-            counter(&metrics.0.recorder, name, vec![]).increment(0);
+        for series in SERIES.iter().filter(|series| series.from_start) {
+            match series.kind {
+                "gauge" => metrics.set(series.name, &[], 0),
+                _ => metrics.add(series.name, &[], 0),
+            }
         }
         for what in Counted::ALL {
             metrics.counter_of(*what).increment(0);
@@ -272,6 +244,11 @@ impl Metrics {
     /// Sets a counter to what was counted elsewhere since the start.
     pub fn count_to(&self, name: &'static str, labels: &[(&'static str, &str)], ever: u64) {
         counter(&self.0.recorder, name, owned(labels)).absolute(ever);
+    }
+
+    /// Counts so many more.
+    fn add(&self, name: &'static str, labels: &[(&'static str, &str)], n: u64) {
+        counter(&self.0.recorder, name, owned(labels)).increment(n);
     }
 
     /// Counts one more.
@@ -352,11 +329,8 @@ impl Metrics {
             true => (limited.space.name_of(&limited.key).into_owned(), &**group),
             false => (OTHER.to_owned(), OTHER),
         };
-        let labels = vec![
-            Label::new("key", key),
-            Label::new("group", group.to_owned()),
-        ];
-        counter(&self.0.recorder, "ojs_throttle_group_starts_total", labels).increment(1);
+        let labels = [("key", &*key), ("group", group)];
+        self.add("ojs_throttle_group_starts_total", &labels, 1);
     }
 
     /// Shows the keys of a running job that was found, and has its slots now.
@@ -500,8 +474,7 @@ impl Metrics {
     }
 
     fn of_queue(&self, name: &'static str, queue: &str, n: u64) {
-        let labels = vec![Label::new("queue", self.queue_label(queue))];
-        counter(&self.0.recorder, name, labels).increment(n);
+        self.add(name, &[("queue", &self.queue_label(queue))], n);
     }
 
     /// The label of a queue. Names come from requests, so only the first [`QUEUES`] have series of their own.
@@ -524,29 +497,21 @@ impl Metrics {
 
     /// Counts a call that paid to a budget and is over.
     pub fn settled(&self, budget: &str, how: Settlement) {
-        let labels = vec![
-            Label::new("budget", budget.to_owned()),
-            Label::new("how", how.as_str()),
-        ];
-        let name = "ojs_throttle_egress_settled_total";
-        counter(&self.0.recorder, name, labels).increment(1);
+        let labels = [("budget", budget), ("how", how.as_str())];
+        self.add("ojs_throttle_egress_settled_total", &labels, 1);
     }
 
     fn of_policy(&self, name: &'static str, policy: &str, n: u64) {
-        let labels = vec![Label::new("policy", policy.to_owned())];
-        counter(&self.0.recorder, name, labels).increment(n);
+        self.add(name, &[("policy", policy)], n);
     }
 
     /// Counts a job that could not start, once for each time that it waits.
     pub fn exceeded(&self, by: &Limited, strategy: Strategy) {
         let mut keys = self.keys();
-        let series = self.series(&mut keys, by);
-        let labels = vec![
-            Label::new("key", series.name.to_string()),
-            Label::new("strategy", strategy.as_str()),
-        ];
+        let key = self.series(&mut keys, by).name.clone();
         drop(keys);
-        counter(&self.0.recorder, "ojs_rate_limit_exceeded_total", labels).increment(1);
+        let labels = [("key", &*key), ("strategy", strategy.as_str())];
+        self.add("ojs_rate_limit_exceeded_total", &labels, 1);
     }
 
     /// Records how long a FETCH was kept open.
@@ -574,30 +539,15 @@ impl Metrics {
         series.record(time.as_secs_f64());
     }
 
-    /// Records a look at the config file that left it in force, and the result to count, if any.
-    pub fn config_is_in_force(&self, result: Option<&'static str>) {
-        self.config_looked_at(1, result);
-    }
-
-    /// Records a look at the config file that found it not in force, and the result to count, if any.
-    pub fn config_is_not_in_force(&self, result: Option<&'static str>) {
-        self.config_looked_at(0, result);
-    }
-
-    fn config_looked_at(&self, in_force: usize, result: Option<&'static str>) {
+    /// Records a look at the config file, whether that is in force now, and the result to count, if any.
+    pub fn config_looked_at(&self, is_in_force: bool, result: Option<&'static str>) {
+        let in_force = usize::from(is_in_force);
         self.set("ojs_throttle_config_last_reload_successful", &[], in_force);
         self.set("ojs_throttle_config_file_matches", &[], in_force);
         if let Some(result) = result {
-            let labels = vec![Label::new("result", result)];
-            let name = "ojs_throttle_config_reloads_total";
-            counter(&self.0.recorder, name, labels).increment(1);
+            let labels = [("result", result)];
+            self.add("ojs_throttle_config_reloads_total", &labels, 1);
         }
-    }
-
-    /// Sets when the config file came into force, in microseconds of Unix time.
-    pub fn config_good_at(&self, micros: u64) {
-        let name = "ojs_throttle_config_last_reload_success_timestamp_seconds";
-        gauge(&self.0.recorder, name, vec![]).set(micros as f64 / 1e6);
     }
 
     /// Counts an event that was put into a stream.
@@ -607,17 +557,14 @@ impl Metrics {
 
     /// Counts events that a slow subscriber lost.
     pub fn events_lost(&self, events: u64) {
-        let name = "ojs_throttle_events_lost_total";
-        counter(&self.0.recorder, name, vec![]).increment(events);
+        self.add("ojs_throttle_events_lost_total", &[], events);
     }
 
     /// Counts an error reply of our own; `code` is that of its envelope.
     pub fn answered(&self, status: u16, code: &'static str) {
-        let labels = vec![
-            Label::new("status", status.to_string()),
-            Label::new("code", code),
-        ];
-        counter(&self.0.recorder, "ojs_throttle_responses_total", labels).increment(1);
+        let status = status.to_string();
+        let labels = [("status", &*status), ("code", code)];
+        self.add("ojs_throttle_responses_total", &labels, 1);
     }
 
     /// Sets the limits of the config that are in force, by their labels; others lose their series. Those of starts have

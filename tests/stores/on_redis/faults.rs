@@ -186,6 +186,40 @@ async fn a_server_that_was_killed_is_found_again_and_has_forgotten() {
     assert!(started(&take(&b, ask).await));
 }
 
+/// A sidecar that is started then writes to the old data first, and is none of those who know better.
+#[tokio::test]
+async fn data_that_are_older_than_they_were_count_as_lost_behind_a_newcomer() {
+    let mut server = RedisServer::start();
+    let (micros, clock) = clock();
+    let open = |owner| RedisStore::new(config(&server, owner), clock.clone());
+    let (a, newcomer) = (open("a"), open("newcomer"));
+    let key = Key::new("k").unwrap();
+    a.check().await.unwrap();
+    a.due(9).await.unwrap();
+    assert_eq!(cli(&server, &["SAVE"]), "OK");
+    for _ in 0..6 {
+        micros.fetch_add(2_000_000, Ordering::AcqRel);
+        a.due(9).await.unwrap();
+    }
+    let pause = Change::Override {
+        space: Space::Job,
+        key: key.clone(),
+        set: Some(Override::default()),
+    };
+    assert!(a.set(pause).await.unwrap());
+    server.kill();
+    assert!(a.count_out().await.is_err());
+    server.restart(&[]);
+    micros.fetch_add(1_000_000, Ordering::AcqRel);
+    back(&newcomer).await;
+    newcomer.due(9).await.unwrap();
+    micros.fetch_add(200_000, Ordering::AcqRel);
+    back(&a).await;
+    assert_eq!(a.due(9).await.err(), Some(StoreError::Wiped));
+    a.announce(&[]).await.unwrap();
+    assert!(a.overrides().get(Space::Job, &key, a.now()).is_some());
+}
+
 /// As one that loads its last snapshot.
 #[tokio::test]
 async fn data_that_are_older_than_they_were_count_as_lost() {
