@@ -145,10 +145,13 @@ impl RedisStore {
         let data = remote::data(self).await?;
         let mut command = self.command(&self.scripts.due, &data);
         command.arg(max.min(10_000));
-        command.arg(u8::from(which == LooksAfter::Calls));
+        command
+            .arg(u8::from(which == LooksAfter::Calls))
+            .arg(data.beats);
         let told = self.send(&self.scripts.due, &command).await?;
-        let numbers: Option<Vec<i64>> = told.iter().take(7).map(wire::int).collect();
-        let Some([now, live, others, first, edition, ahead, adopted]) = numbers.as_deref() else {
+        let numbers: Option<Vec<i64>> = told.iter().take(8).map(wire::int).collect();
+        let Some([now, live, others, first, edition, ahead, adopted, beats]) = numbers.as_deref()
+        else {
             return Err(self.strange(&told));
         };
         let now = wire::read_time(*now);
@@ -156,8 +159,9 @@ impl RedisStore {
             && known.epoch == data.epoch
         {
             known.wrote = known.wrote.max(now.0);
+            known.beats = known.beats.max(*beats);
         }
-        let lanes = told.get(7).and_then(wire::list).unwrap_or_default();
+        let lanes = told.get(8).and_then(wire::list).unwrap_or_default();
         let lanes = lanes.iter().filter_map(wire::text).map(str::to_owned);
         let around = Around {
             siblings: usize::try_from(*live).unwrap_or(0),
@@ -170,7 +174,7 @@ impl RedisStore {
             lanes: lanes.collect(),
         };
         remote::looked(self, data, around).await?;
-        self.rows_in(told.get(8..).unwrap_or_default())
+        self.rows_in(told.get(9..).unwrap_or_default())
     }
 }
 

@@ -24,12 +24,18 @@ pub(super) struct Data {
     pub(super) epoch: Arc<str>,
     /// When our last beat was written into them, by the store's clock; 0: none was yet.
     pub(super) wrote: u64,
+    /// How many beats of all sidecars have been counted in them, as far as we were told.
+    pub(super) beats: i64,
 }
 
 impl Data {
     /// Data of which nothing is known, or only their name.
     pub(super) fn named(epoch: Arc<str>) -> Data {
-        Data { epoch, wrote: 0 }
+        Data {
+            epoch,
+            wrote: 0,
+            beats: 0,
+        }
     }
 }
 

@@ -1,17 +1,19 @@
 -- The caller lives; what must be looked at: its own overdue rows, and those of others that have not
 -- looked in time. Where it looks after calls alone, rows of jobs are left to others.
 
-local most, only_calls = num(), num() == 1
+local most, only_calls, beats_known = num(), num() == 1, num()
 -- How long a sidecar may say nothing before it counts as gone, how late the owner of a row may be, how
 -- long whoever is handed the row of another has for it, and how often each calls.
 local SILENCE, PATIENCE, LEASE, BEAT = 5000000, 3000000, 2000000, 2000000
 -- So many held rows of another are looked at in one go.
 local SOME = 256
 
--- A beat that came long before the caller's last write is none of its last ones: the data are older than they were, and
--- somebody else has written to them since, so that `seen` does not say so.
-local beat = tonumber(redis.call('ZSCORE', P .. 'live', owner) or wrote)
-if wrote > beat + 2 * SILENCE then
+-- Beats that the caller knows of are missing: the data are older than they were. Where somebody else has written to them
+-- since, `seen` does not say so. A replica that takes over may lack the last ones of each sidecar, which has one in a
+-- second at most.
+local last = tonumber(redis.call('ZSCORE', P .. 'live', owner) or '0')
+local beats = redis.call('HINCRBY', P .. 'meta', 'beats', last + 1000000 <= now and 1 or 0)
+if beats_known > beats + 2 * redis.call('ZCARD', P .. 'live') then
   redis.call('HDEL', P .. 'meta', 'epoch')
   return redis.error_reply('WIPED these data are older than they were')
 end
@@ -108,7 +110,7 @@ end
 if lost then return lost end
 local others = redis.call('ZCARD', P .. 'live') - 1
 local told = { now, live, others, first, tonumber(redis.call('HGET', P .. 'meta', 'over') or '0'), ahead,
-  tonumber(redis.call('HGET', P .. 'meta', 'adopted') or '0'), {} }
-for lane in pairs(lanes) do table.insert(told[8], lane) end
-for i, r in ipairs(rows) do told[8 + i] = r.told or tell(r) end
+  tonumber(redis.call('HGET', P .. 'meta', 'adopted') or '0'), beats, {} }
+for lane in pairs(lanes) do table.insert(told[9], lane) end
+for i, r in ipairs(rows) do told[9 + i] = r.told or tell(r) end
 return told
