@@ -7,8 +7,9 @@ use http::request::Parts;
 use super::key::{ReadBody, key_of};
 use super::meter::{Charged, Meter};
 use crate::answers::respond::Fault;
-use crate::config::EgressSettings;
+use crate::config::{Budget, EgressSettings};
 use crate::limit::{Key, Limited, Share};
+use crate::wire::ojs;
 
 /// What is known of a call before it starts.
 #[derive(Debug)]
@@ -30,7 +31,8 @@ impl CallAsk {
         parts: &Parts,
         said: &ReadBody<'_>,
     ) -> Result<CallAsk, Fault> {
-        let call = (parts.method.as_str(), parts.uri.path());
+        let path = ojs::resolved(parts.uri.path());
+        let call = (parts.method.as_str(), &*path);
         let budgets = entry.budgets.iter();
         let charged = budgets
             .filter(|budget| budget.is_for(call))
@@ -47,9 +49,9 @@ impl CallAsk {
         })
     }
 
-    /// The limits of its budgets.
-    pub(super) fn budgets(&self) -> impl Iterator<Item = Limited> {
-        self.charged.iter().map(Charged::limited)
+    /// The limits of its budgets, with the numbers that its way out has by now.
+    pub(super) fn budgets(&self, live: &[Arc<Budget>]) -> impl Iterator<Item = Limited> {
+        self.charged.iter().map(|one| one.limited(live))
     }
 
     /// Whether calls of one of its budgets may give back what they do not use.

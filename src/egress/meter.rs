@@ -20,7 +20,7 @@ use crate::told::metrics::Settlement;
 use super::key::{ReadBody, key_of};
 
 /// Where models tell of tokens: the first that is there says it. At last, which model it is.
-const TOLD: [&str; MODEL + 1] = [
+const TOLD: [&str; ERROR + 1] = [
     "usage.prompt_tokens",
     "usage.input_tokens",
     "usage.completion_tokens",
@@ -31,8 +31,11 @@ const TOLD: [&str; MODEL + 1] = [
     "usage.cache_read_input_tokens",
     "usage.cache_creation_input_tokens",
     "model",
+    "error.type",
 ];
 const MODEL: usize = 9;
+/// Where a stream says that it ends here, and why.
+const ERROR: usize = 10;
 /// The longest name of a model, in bytes.
 const LONGEST: usize = 256;
 /// Where a call says how much a model may write.
@@ -81,8 +84,14 @@ impl Charged {
     }
 
     /// As a limit of the call.
-    pub(super) fn limited(&self) -> Limited {
-        let (limits, name) = (self.budget.limits.clone(), Arc::clone(&self.budget.name));
+    pub(super) fn limited(&self, live: &[Arc<Budget>]) -> Limited {
+        let own = &self.budget;
+        // Since the call came its numbers may have changed.
+        let mut same = live.iter().filter(|of| of.name == own.name);
+        let now =
+            same.find(|of| of.key.as_str() == own.key.as_str() && of.currency == own.currency);
+        let limits = now.unwrap_or(own).limits.clone();
+        let name = Arc::clone(&own.name);
         let cost = Cost {
             pays: self.pays,
             ..Cost::of(Arc::clone(&self.budget.rule))
@@ -161,7 +170,8 @@ impl Charged {
         let is_money = self.budget.currency.is_some();
         let free = |status: &StatusCode| match status.as_u16() {
             401 | 403 | 404 | 413 => true,
-            429 => is_money,
+            // Nobody is billed for what was not begun; of tokens a vendor may count it.
+            400 | 415 | 422 | 429 | 503 | 529 => is_money,
             _ => false,
         };
         let used = self.used(answer);
@@ -169,7 +179,7 @@ impl Charged {
         let (used, how) = match used {
             _ if !answer.was_sent => (Some(0), Settlement::Free),
             // A part of an answer tells of a part of what was used.
-            Some(used) if answer.is_whole || used > paid => (Some(used), Settlement::Told),
+            Some(used) if answer.is_all() || used > paid => (Some(used), Settlement::Told),
             // Without a word of what is used, calls are what counts.
             None if !self.settles() => (None, Settlement::Kept),
             None if answer.status.as_ref().is_some_and(free) => (Some(0), Settlement::Free),
@@ -448,6 +458,13 @@ impl MeteredAnswer {
         self.scanner.as_ref()?.found(nth)
     }
 
+    /// Whether it has passed, and its service has not broken off within it.
+    fn is_all(&self) -> bool {
+        let error = self.scanner.as_ref().and_then(|of| of.text_at(ERROR));
+        let is_success = self.status.is_some_and(|of| of.is_success());
+        self.is_whole && !(is_success && error.is_some())
+    }
+
     /// The model that it names.
     fn model(&self) -> Option<&str> {
         self.scanner.as_ref()?.text_at(MODEL)
@@ -470,6 +487,10 @@ impl MeteredAnswer {
         let written = completion.or(output);
         read.or(written).or(total)?;
         let within = of_prompt.or(of_input);
+        // Some leave what a model thinks out of what it wrote, and only the sum has it.
+        let rest = total
+            .zip(read)
+            .map(|(total, read)| total.saturating_sub(read));
         let read = read.unwrap_or(0);
         Some(UsedTokens {
             // Some vendors count what comes from the cache within what was read, others beside it.
@@ -477,7 +498,7 @@ impl MeteredAnswer {
             cached: within.or(beside).unwrap_or(0),
             cached_counts: within.is_some(),
             cache_write: cache_write.unwrap_or(0),
-            output: written.unwrap_or(0),
+            output: written.max(rest).unwrap_or(0),
             total,
         })
     }

@@ -208,7 +208,8 @@ impl WayOut {
         if all.is_empty() {
             all.push(one(&self.name, Limits::default()));
         }
-        all.extend(of.budgets());
+        let budgets = entry.map_or(&[][..], |entry| &entry.budgets);
+        all.extend(of.budgets(budgets));
         all.into()
     }
 

@@ -317,6 +317,24 @@ pub fn decoded(segment: &str) -> Option<Cow<'_, str>> {
     percent_decode_str(segment).decode_utf8().ok()
 }
 
+/// A path as most servers read it: decoded, without dot segments, empty ones and parameters. What is sent stays as it is.
+pub fn resolved(path: &str) -> Cow<'_, str> {
+    let is_plain = !path.contains(['%', ';', '\\']) && !path.contains("//");
+    if is_plain && !path.contains("/.") {
+        return Cow::Borrowed(path);
+    }
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    let mut names = Vec::new();
+    for segment in decoded.split(['/', '\\']) {
+        match segment.split(';').next().unwrap_or_default() {
+            "" | "." => {}
+            ".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    Cow::Owned(["/", &names.join("/")].concat())
+}
+
 /// A segment of any path, from 0, decoded; `None`: it has not so many.
 ///
 /// # Errors

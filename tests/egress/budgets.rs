@@ -91,6 +91,14 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
             123,
         ),
         ("a stream of a response", events(&["{}", response]), 123),
+        (
+            "a stream that ends with an error",
+            events(&[
+                begins,
+                r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+            ]),
+            1_016,
+        ),
         ("more than max", total("1000000000"), 5_000),
         // Nothing is told: the estimate stays.
         ("a stream without usage", events(&["{}", "[DONE]"]), 1_016),
@@ -173,7 +181,22 @@ async fn what_is_no_call_of_a_model_pays_nothing() {
         200
     );
     sleep(millis(50)).await;
-    assert_ne!(counts(&world, "tokens").await, 0);
+    let counted = counts(&world, "tokens").await;
+    assert_ne!(counted, 0);
+    // And servers read these as the same path.
+    for path in [
+        "/v1/chat/%63ompletions",
+        "/v1//chat/completions",
+        "/v1/chat/completions;x",
+    ] {
+        let reply = ask(&world.caller, path, &json!({"max_tokens": 9})).await;
+        assert_eq!(reply.status, 200, "{path}");
+    }
+    sleep(millis(50)).await;
+    assert_eq!(
+        counts(&world, "tokens").await,
+        counted.as_u64().unwrap() * 4
+    );
 
     let nowhere = format!(
         "listen = '127.0.0.1:0'\n{TOKENS}[[egress]]\nname = 'nowhere'\nlisten = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:9'{TOKENS}"
@@ -186,6 +209,28 @@ async fn what_is_no_call_of_a_model_pays_nothing() {
     );
     sleep(millis(50)).await;
     assert_eq!(counts(&world, "tokens").await, 0);
+}
+
+/// Nobody is billed for a call that was not begun.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_costs_no_money() {
+    let prices = "prices = { m = { input = 10, output = 100 } }";
+    let config = format!(
+        "[[egress.budget]]\nname = 'money'\ncost = {{ use = 'money', max = '1 USD', {prices} }}\n\
+         rate = {{ limit = '9 USD', period = '24h' }}"
+    );
+    let world = World::start("", &config, |call| {
+        Answer::new(u16::try_from(said(call).as_u64().unwrap()).unwrap(), "{}")
+    })
+    .await;
+    for status in ["400", "422", "503"] {
+        let headers = [JSON, ("x-said", status)];
+        let body = r#"{"model":"unknown","max_tokens":50}"#;
+        let sent = world.caller.send(http::Method::POST, CHAT, &headers, body);
+        assert_eq!(sent.await.status.to_string(), status);
+        sleep(millis(50)).await;
+        assert_eq!(counts(&world, "money").await, "0.00 USD", "{status}");
+    }
 }
 
 /// Who cannot be counted pays all that a call may.
@@ -339,6 +384,11 @@ async fn each_use_counts_its_own() {
                 "prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120,
                 "prompt_tokens_details": {"cached_tokens": 64},
             }),
+            // What it thought is in the sum alone.
+            Some("xai") => json!({
+                "prompt_tokens": 20, "completion_tokens": 100, "total_tokens": 2120,
+                "completion_tokens_details": {"reasoning_tokens": 2000},
+            }),
             // Beside 100 that were read 64 came from the cache, and 8 went into it.
             _ => json!({
                 "input_tokens": 100, "output_tokens": 20, "cache_read_input_tokens": 64,
@@ -353,6 +403,7 @@ async fn each_use_counts_its_own() {
     for (vendor, counted) in [
         ("openai", [120.0, 100.0, 20.0, 0.002_424]),
         ("anthropic", [128.0, 108.0, 20.0, 0.003_164]),
+        ("xai", [2_120.0, 20.0, 2_100.0, 0.210_2]),
     ] {
         let headers = [JSON, ("x-said", vendor)];
         let body = r#"{"model":"m","max_tokens":50}"#;

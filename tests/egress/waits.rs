@@ -302,3 +302,25 @@ async fn a_start_that_was_asked_twice_is_asked_anew() {
     assert!(begun.elapsed() < millis(1_000), "{:?}", begun.elapsed());
     assert_eq!(caller.get("/next").await.status, 200);
 }
+
+/// Who waits for a budget has the numbers of the file that holds by now.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_has_the_budget_of_the_last_reload() {
+    let of = |limit: u32| {
+        let rate = format!("rate = {{ limit = {limit}, period = '1m' }}");
+        format!("max_wait = '2m'\n[[egress.budget]]\nname = 'b'\n{rate}\n")
+    };
+    let world = World::start("", &of(1), |_| Answer::ok()).await;
+    assert_eq!(world.statuses("/", 1).await, [200]);
+    let begun = Instant::now();
+    let reload = async {
+        sleep(millis(500)).await;
+        let text = super::entry(world.vendor.addr, &of(100));
+        let settings = crate::sidecar::settings(&world.pair.behind.base(), &text);
+        let outcome = world.pair.sidecar.reload.apply(settings);
+        assert_eq!(outcome.word(), "applied");
+    };
+    let (statuses, ()) = tokio::join!(world.statuses("/", 2), reload);
+    assert_eq!(statuses, [200; 2]);
+    assert!(begun.elapsed() < millis(5_000), "{:?}", begun.elapsed());
+}
