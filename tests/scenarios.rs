@@ -247,6 +247,7 @@ crate::scenarios! {
     deep::beside_ten_shut_keys: 1 limit;
     deep::behind_heads_after_a_restart: 1;
     deep::paused_at_the_backend: 4;
+    deep::without_statistics: 2;
     neighbours::many_beside_many: 4;
     neighbours::two_in_one: 6;
     neighbours::cancelled_at_the_backend: 2;

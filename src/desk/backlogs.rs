@@ -66,6 +66,14 @@ impl Backlogs {
         queues.get(queue).is_some_and(|backlog| backlog.paused)
     }
 
+    /// Whether the backend was asked about a queue, and has answered or is silent.
+    pub(crate) fn is_asked(&self, queue: &str) -> bool {
+        let queues = self.queues.lock();
+        queues
+            .get(queue)
+            .is_some_and(|backlog| backlog.asked.is_some())
+    }
+
     /// Notes whether the backend says that a queue is paused.
     pub(crate) fn note_paused(&self, queue: &str, paused: bool) {
         if let Some(backlog) = self.queues.lock().get_mut(queue) {

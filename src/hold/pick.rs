@@ -198,13 +198,18 @@ impl Hold {
         self.picks(&mut state, vec![held]).pop()
     }
 
-    /// Picks the waiting job of a queue that was claimed first, over all scopes.
-    pub fn pick_oldest(self: &Arc<Hold>, queue_name: &str) -> Option<Pick> {
+    /// Picks the waiting job of a queue that was claimed first, over all scopes. One that is shown as scheduled does not go
+    /// (OJS backpressure 5.3).
+    pub fn pick_oldest(self: &Arc<Hold>, queue_name: &str, now: Timestamp) -> Option<Pick> {
         let mut state = self.state();
         let queues = state.queues.of_queue(queue_name);
         let groups = queues.flat_map(|queue| queue.all_groups());
         // Of each group the first is the oldest.
-        let first = groups.filter_map(|group| group.jobs.front());
+        let first = groups.filter_map(|group| {
+            let first = group.jobs.front()?;
+            let visibility = first.claimed.visibility;
+            (group.scheduled_at(visibility, now).is_none()).then_some(first)
+        });
         let oldest = first.min_by_key(|held| held.claimed.claimed_at)?;
         let job = oldest.claimed.job.clone();
         let (_, held) = state.take_out(&job)?;

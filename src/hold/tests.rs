@@ -993,9 +993,9 @@ async fn a_picked_job_may_make_room_soon_and_its_end_says_nothing_of_a_later_cla
     hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
     let full = || hold.places(&lane(1), most(2, 1 << 20));
     assert_eq!(full(), Lookahead::Full);
-    let oldest = hold.pick_oldest(&lane(1).queue).unwrap();
-    let next = hold.pick_oldest(&lane(1).queue).unwrap();
-    let none = hold.pick_oldest(&lane(1).queue);
+    let oldest = hold.pick_oldest(&lane(1).queue, Timestamp(0)).unwrap();
+    let next = hold.pick_oldest(&lane(1).queue, Timestamp(0)).unwrap();
+    let none = hold.pick_oldest(&lane(1).queue, Timestamp(0));
     assert!(none.is_none(), "someone is at both");
     assert_eq!(full(), Lookahead::Soon);
 

@@ -7,17 +7,22 @@
 //! limit was met is told once, and the next job that is claimed from the queue brings the end of the wait.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::in_force;
 use crate::bounds::StatsAnswer;
+use crate::desk::outlive::to_the_end;
 use crate::desk::{Proxy, Sidecar, backend_stats, tell};
 use crate::hold::{Episode, Lane};
 use crate::inquiry::stats;
 use crate::policy::Gate;
 use crate::store::KeyStates;
+use crate::wire::boxed::boxed;
 
+/// So long a FETCH waits for statistics.
+const SOON: Duration = Duration::from_millis(200);
 /// The backend is asked about so many queues for one answer.
 const QUEUES: usize = 32;
 
@@ -47,14 +52,20 @@ fn available(sidecar: &Sidecar, queue: &str) -> Option<u64> {
     Some(of_queue + sidecar.subqueues.waiting(queue).available)
 }
 
-/// Whether a queue is not paused, here or at the backend itself, which is asked once a second; unknown is no.
+/// Whether a queue is not paused, here or at the backend itself, which is asked once a second. Where it has no answer, or a
+/// late one, its last word counts; before its first one nothing is asked.
 pub(crate) async fn runs(proxy: &Proxy, lane: &Lane) -> bool {
     let fetching = &proxy.sidecar.fetching;
     if fetching.paused.has(&lane.queue) {
         return false;
     }
-    let available = ask_depth(proxy, &lane.queue, lane.scope).await;
-    available.is_some() && !fetching.backlogs.is_paused(&lane.queue)
+    if fetching.backlogs.is_due(&lane.queue, Instant::now()) {
+        let (asker, of) = (proxy.clone(), lane.clone());
+        let asked = boxed(|| async move { ask_depth(&asker, &of.queue, of.scope).await });
+        let asked = to_the_end(&proxy.sidecar.tasks.own, asked);
+        let _late = tokio::time::timeout(SOON, asked).await;
+    }
+    fetching.backlogs.is_asked(&lane.queue) && !fetching.backlogs.is_paused(&lane.queue)
 }
 
 /// A worker wants more than it gets, and nothing may be claimed of this queue: its limits may be why.

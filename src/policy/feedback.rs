@@ -263,6 +263,17 @@ fn class(line: &str) -> Option<&str> {
     (!class.is_empty() && !class.contains(' ')).then_some(class)
 }
 
+/// What an error says as `rate_limit_until` that is no time with a zone: it shuts nothing, and its worker thinks that it does.
+pub fn unread_until(error: Json<'_>) -> Option<String> {
+    let places = [Some(error), error.get("details")].into_iter().flatten();
+    let mut said = places.filter_map(|place| place.get("rate_limit_until"));
+    let unread = said.find(|value| !value.is_null() && moment(*value).is_none())?;
+    Some(scalar(unread).map_or_else(
+        || "no text".to_owned(),
+        |text| text.chars().take(64).collect(),
+    ))
+}
+
 /// An RFC 3339 time.
 fn moment(value: Json<'_>) -> Option<Timestamp> {
     duration::moment(&value.text()?).map(Timestamp)

@@ -135,7 +135,13 @@ async fn send(
     let sidecar = &proxy.sidecar;
     let (said, worker_id) = (&settling.call.body, settling.names.worker_id());
     let our_id = &sidecar.fetching.worker_id;
-    let (first, others) = Speaker::of(settling.found.claimed(), worker_id, our_id);
+    let claimed = match settling.verb {
+        // No worker has had the claim that is held: the run that failed is an older one, and the backend says what
+        // becomes of that.
+        Verb::Nack => settling.found.run().map(|row| &row.claimed),
+        Verb::Ack => settling.found.claimed(),
+    };
+    let (first, others) = Speaker::of(claimed, worker_id, our_id);
     let body = first.say(said, worker_id);
     let mut answer = insist(proxy, settling, body, request.doubt()).await;
     for speaker in others {

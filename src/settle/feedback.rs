@@ -10,9 +10,9 @@ use http::header::HeaderMap;
 use crate::desk::{Proxy, Sidecar, tell};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
-use crate::policy::{Feedback, Pause, tells_of_limits};
+use crate::policy::{Feedback, Pause, tells_of_limits, unread_until};
 use crate::store::{Change, Claimed, LedgerExt, Row};
-use crate::wire::ojs::DEPTH;
+use crate::wire::ojs::REPLY_DEPTH;
 
 /// The backend has accepted this nack of a job that was out under `claimed`, since `started` if that is known. Before
 /// its slots end: what they would let start at once is what the service has refused.
@@ -22,13 +22,19 @@ pub(super) async fn heed(
     started: Option<Timestamp>,
     nack: &[u8],
 ) {
-    let Some(error) = Json::parse(nack, DEPTH)
+    let Some(error) = Json::parse(nack, REPLY_DEPTH)
         .ok()
         .and_then(|nack| nack.get("error"))
     else {
         return;
     };
     let sidecar = &proxy.sidecar;
+    if let Some(said) = unread_until(error)
+        && sidecar.settle.unread.now()
+    {
+        let (job, queue) = (&*claimed.job, &*claimed.queue);
+        tracing::warn!(id = %"signal_unread", job, queue, rate_limit_until = said, "a nack names a time that is none: write it as in RFC 3339, with its zone");
+    }
     let policies = Arc::clone(&sidecar.live().policies);
     let now = sidecar.store.now();
     for key in job_keys(&claimed.limited) {

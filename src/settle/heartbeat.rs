@@ -181,7 +181,9 @@ async fn split(proxy: &Proxy, beat: &Beat) -> Split {
     let deadline = Instant::now() + LOOKS;
     let mut asked = 0;
     for job in &beat.jobs {
-        if matches!(proxy.sidecar.store.known(job), KnownRow::Unsure) {
+        let store = &proxy.sidecar.store;
+        // In memory a look costs nothing.
+        if store.is_shared() && matches!(store.known(job), KnownRow::Unsure) {
             asked += 1;
             if asked > MOST_JOBS {
                 split.own.push(job.clone());

@@ -66,6 +66,8 @@ const SILENT: Duration = Duration::from_secs(60);
 
 /// How long the turns of credentials are kept that nobody uses.
 const UNUSED: Duration = Duration::from_secs(3_600);
+/// The turns of so many credentials are remembered for a queue: those that asked last. Each takes some 20 kB.
+const MOST_SCOPES: usize = 1_024;
 
 /// A queue with subqueues.
 #[derive(Debug, Default)]
@@ -383,6 +385,13 @@ impl Subqueues {
             spread,
             ..
         } = bases.get_mut(&*lane.queue)?;
+        if scopes.len() >= MOST_SCOPES && !scopes.contains_key(&lane.scope) {
+            // Anybody may make up credentials, and nobody has looked at them yet.
+            let oldest = scopes.iter().min_by_key(|(_, turns)| turns.asked_at);
+            if let Some(oldest) = oldest.map(|(scope, _)| *scope) {
+                scopes.remove(&oldest);
+            }
+        }
         let turns = scopes.entry(lane.scope).or_insert_with(|| {
             let mut turns = SubqueueTurns::new(now, book.count());
             let seen = seen.iter();
@@ -536,5 +545,24 @@ impl SplitQueue {
         for turns in self.scopes.values_mut() {
             turns.mark(subqueue, priority, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They are made at a FETCH that no backend has accepted yet.
+    #[test]
+    fn the_turns_of_made_up_credentials_have_a_bound() {
+        let subqueues = Subqueues::default();
+        let file = [("mail", Spread::default())].into_iter();
+        subqueues.follow(std::iter::empty(), file);
+        for scope in 0..3 * MOST_SCOPES as u64 {
+            let queue = "mail".into();
+            subqueues.takes_base(&Lane { scope, queue });
+        }
+        let turns = |bases: &HashMap<Arc<str>, SplitQueue>| bases["mail"].scopes.len();
+        assert_eq!(turns(&subqueues.bases.lock()), MOST_SCOPES);
     }
 }

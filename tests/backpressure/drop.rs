@@ -76,6 +76,34 @@ async fn what_drop_oldest_does_is_told() {
 }
 
 /// Held jobs are available to others, and go first: they are the oldest.
+/// A job that its limit has rescheduled is shown as scheduled, and none of those is dropped.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_shown_as_scheduled_stays() {
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 2\nstrategy = \"drop_oldest\"\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let rare =
+        json!({"key": "k", "rate": {"limit": 1, "period": "PT1H"}, "on_limit": "reschedule"});
+    let put = async || {
+        let options = json!({"queue": "q", "rate_limit": rare});
+        let job = json!({"type": "t", "args": [], "options": options});
+        client.post("/ojs/v1/jobs", job.to_string()).await
+    };
+    assert_eq!(put().await.status, 201);
+    assert_eq!(client.fetch("q", 1).await.len(), 1);
+    let mut jobs = Vec::new();
+    for _ in 0..2 {
+        let stored = put().await;
+        assert_eq!(stored.status, 201);
+        jobs.push(stored.json()["job"]["id"].as_str().unwrap().to_owned());
+    }
+    assert!(client.fetch("q", 2).await.is_empty());
+    let scheduled = vec!["scheduled".to_owned(); 2];
+    assert_eq!(states(&client, &jobs).await, scheduled);
+    assert_eq!(put().await.status, 429);
+    assert_eq!(states(&client, &jobs).await, scheduled);
+    pair.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn held_jobs_go_first() {
     let config = "[[queue]]\nname = \"q\"\nmax_depth = 3\nstrategy = \"drop_oldest\"\n\

@@ -373,3 +373,57 @@ async fn a_job_without_limits_is_its_next_workers() {
         pair.stop().await;
     }
 }
+
+/// A worker that comes too late speaks of a run that is over. It has never had the claim that waits here.
+#[tokio::test(start_paused = true)]
+async fn a_late_nack_ends_no_claim_that_is_held() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let job = |priority: i64| {
+        json!({"type": "test.limit", "args": [], "options": {"queue": "q", "priority": priority,
+               "retry": {"max_attempts": 2}, "rate_limit": {"key": "k", "concurrency": 1}}})
+    };
+    let late = client.enqueue(job(0)).await;
+    let short =
+        json!({"queues": ["q"], "count": 1, "worker_id": "late", "visibility_timeout_ms": 1000});
+    assert_eq!(ids(&client.fetch_as(short).await), [&late]);
+    let other = client.enqueue(job(9)).await;
+    sleep(Duration::from_secs(5)).await;
+    let long =
+        json!({"queues": ["q"], "count": 2, "worker_id": "w", "visibility_timeout_ms": 600_000});
+    assert_eq!(ids(&client.fetch_as(long).await), [&other]);
+    let held = client.get(&format!("/ojs/v1/jobs/{late}")).await.json();
+    let error = json!({"code": "handler_error", "message": "no", "retryable": true});
+    let nack = json!({"job_id": late, "worker_id": "late", "error": error});
+    let reply = client.post("/ojs/v1/workers/nack", nack.to_string()).await;
+    assert_eq!(reply.status, 409, "{held}: {}", reply.text());
+    client.ack(&other).await;
+    assert_eq!(ids(&client.fetch("q", 1).await), [&late]);
+    pair.stop().await;
+}
+
+/// With the store in memory it costs nothing to know them all.
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_keeps_as_many_jobs_as_one_worker_has() {
+    let policy = "[[policy]]\nname = 'p'\nmatch = { queue = 'q' }\nkey = 'k'\nconcurrency = 5000\n";
+    let (pair, client) = simulated(Lax::spec(), policy).await;
+    enqueue_many(
+        &client,
+        1_200,
+        |n| json!({"type": "t", "args": [n], "options": {"queue": "q"}}),
+    )
+    .await;
+    let mut jobs = Vec::new();
+    while jobs.len() < 1_200 {
+        let more = client.fetch("q", 400).await;
+        assert!(!more.is_empty());
+        jobs.extend(ids(&more).into_iter().map(str::to_owned));
+    }
+    let beat = json!({"worker_id": "w", "active_jobs": jobs});
+    let reply = client
+        .post("/ojs/v1/workers/heartbeat", beat.to_string())
+        .await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let kept = reply.json()["jobs_extended"].as_array().map(Vec::len);
+    assert_eq!(kept, Some(1_200));
+    pair.stop().await;
+}

@@ -4,6 +4,8 @@ use ojs_throttle::json::Json;
 use ojs_throttle::limit::Timestamp;
 use ojs_throttle::policy::{Backoff, Feedback, Pattern, Vendor, back_at};
 
+use super::prelude::*;
+
 /// 2026-02-13T12:00:00Z.
 const NOW: Timestamp = Timestamp(1_770_984_000_000_000);
 
@@ -259,4 +261,26 @@ fn times_of_vendors_in_every_unit() {
     ] {
         assert_eq!(at(none), None, "{none}");
     }
+}
+
+/// The worker believes that it has shut its keys.
+#[tokio::test(start_paused = true)]
+async fn a_time_that_cannot_be_read_is_told_in_the_log() {
+    let (_guard, log) = crate::backpressure::depth::logged();
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let options = json!({"queue": "q", "rate_limit": {"key": "k", "concurrency": 9}});
+    let job = client
+        .enqueue(json!({"type": "t", "args": [], "options": options}))
+        .await;
+    client.fetch("q", 1).await;
+    let error = json!({"type": "RateLimitExceeded", "message": "no", "rate_limit_until": "soon"});
+    let nack = json!({"job_id": job, "worker_id": "w", "error": error});
+    let reply = client.post("/ojs/v1/workers/nack", nack.to_string()).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let told = log.with("id=signal_unread");
+    assert!(
+        told.len() == 1 && told[0].contains("rate_limit_until=\"soon\""),
+        "{told:?}"
+    );
+    pair.stop().await;
 }

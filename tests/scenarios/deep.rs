@@ -77,6 +77,31 @@ pub async fn one_shut_key(ctx: Ctx) -> Judge {
     judge
 }
 
+/// A backend that shows us no statistics, or shows them late: whether the queue is paused there is not known, and its jobs
+/// start all the same.
+pub async fn without_statistics(ctx: Ctx) -> Judge {
+    let w = ctx.limits(&format!("{SLOT}{SPLIT}")).start().await;
+    let (late, refused) = (Fault::LateReply(Duration::from_secs(2)), Fault::Status(403));
+    let fault = if ctx.even() { late } else { refused };
+    w.backend.often(Op::Stats, 1.0, fault);
+    let hands = w.hands("hand");
+    // The first FETCH waits for the first word.
+    hands.get("mail", 1).await;
+    w.pass(3_000).await;
+    w.enqueue_all(20, |nth| of(&format!("t{nth}"))).await;
+    let mut longest = Duration::ZERO;
+    for _ in 0..20 {
+        w.pass(700).await;
+        let begun = Instant::now();
+        hands.get("mail", 1).await;
+        longest = longest.max(begun.elapsed());
+    }
+    let mut judge = w.judge().await;
+    judge.equal("went to who asked", judge.records.deliveries.len(), 20);
+    judge.soon_took("a FETCH took", longest, 1_000);
+    judge
+}
+
 /// Some heavy tenants whose slots are taken and whose jobs wait, and 500 with one job each, which start as if they were
 /// alone, but for those that share a subqueue with a heavy one.
 async fn beside(ctx: Ctx, heavy: usize, most: usize) -> Judge {

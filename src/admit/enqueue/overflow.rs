@@ -17,6 +17,7 @@ use crate::inquiry::calls;
 use crate::inquiry::drop::{self, DropEnd};
 use crate::json::{Json, quote};
 use crate::log::cut;
+use crate::store::LedgerExt;
 use crate::told::events::EventValue;
 use crate::wire::ojs::REPLY_DEPTH;
 
@@ -60,7 +61,11 @@ pub(super) async fn drop_oldest(
 }
 
 async fn drop_one_of(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest> {
-    match proxy.sidecar.hold.pick_oldest(queue) {
+    match proxy
+        .sidecar
+        .hold
+        .pick_oldest(queue, proxy.sidecar.store.now())
+    {
         Some(held) => Some(end_held(proxy, queue, held).await),
         None => drop_available(proxy, queue, scope).await,
     }
