@@ -352,6 +352,10 @@ fn rate(text: &str) -> Result<Value, String> {
     };
     let parts = parts.and_then(|(limit, period)| Some((number(limit)?, period)));
     let (limit, period) = parts.ok_or("write NUMBER/PERIOD, such as 100/1m")?;
+    // As many write it: 10/s.
+    let one = matches!(period, "s" | "m" | "h" | "d" | "ms" | "min" | "sec")
+        .then(|| format!("1{period}"));
+    let period = one.as_deref().unwrap_or(period);
     duration::parse_period(period).map_err(|why| format!("{period:?} {why}"))?;
     Ok(json!({"limit": limit, "period": period}))
 }
@@ -799,15 +803,15 @@ pub struct Top {
     /// The state as one line of JSON
     #[arg(long)]
     pub json: bool,
-    /// The longest line
+    /// The longest line [default: 100 in a terminal, else none]
     #[arg(
         long,
         env = "COLUMNS",
         hide_env_values = true,
-        default_value_t = 100,
+        value_parser = clap::value_parser!(u32).range(20..),
         allow_negative_numbers = true
     )]
-    pub columns: u32,
+    pub columns: Option<u32>,
     /// Where the sidecar is
     #[command(flatten)]
     pub admin: AdminArgs,

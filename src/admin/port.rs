@@ -101,7 +101,7 @@ impl Admin {
                 let message = "there is no such page on the admin port";
                 return Err(Fault::new("not_found", message)
                     .with("port", ADMIN)
-                    .hinting("here are /, /livez, /readyz, /metrics and /throttle/v1"));
+                    .hinting("here are /, /livez, /readyz, /metrics and what is under /throttle/v1/: state, why, keys/KEY and the like"));
             }
         })
     }

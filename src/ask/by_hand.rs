@@ -33,7 +33,8 @@ pub async fn resume(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
     let key = KeyToSet::read(port, of).await?;
     let mut rest = key.before["override"].clone();
     if rest["concurrency"] != 0 {
-        let why = "not paused by hand; `ojs-throttle why` says what keeps its jobs";
+        let why = "not paused by hand under this very name: `ojs-throttle why` says what keeps its jobs, and what is paused by \
+                   `--policy NAME` or `_queue:NAME` is resumed by that";
         return Err(refused(of, why));
     }
     if let Some(set) = rest.as_object_mut() {
@@ -142,6 +143,12 @@ impl<'a> KeyToSet<'a> {
         if opposite == "clear" && before["concurrency"] == 0 && set["concurrency"] == 0 {
             let resume = self.command("resume", &[]);
             said += &format!("note: it stays paused, until `{resume}`\n");
+        }
+        let slots = &before["concurrency"];
+        if set["concurrency"] == 0 && slots.as_u64().is_some_and(|slots| slots > 0) {
+            said += &format!(
+                "note: concurrency {slots} was set by hand: `resume` does not bring it back, the command below does\n"
+            );
         }
         let end = set["expires_at"].as_str().filter(|_| before.is_object());
         if let Some(end) = end.filter(|end| before["expires_at"] != **end) {

@@ -35,7 +35,13 @@ pub async fn top(
     out: &mut impl Write,
 ) -> Result<String, AskError> {
     let path = format!("/throttle/v1/state?search={}", ojs::encoded(&args.filter));
-    let clear = if is_terminal { CLEAR } else { "" };
+    let clear = if is_terminal && !args.once { CLEAR } else { "" };
+    let columns = match args.columns {
+        Some(columns) => columns as usize,
+        // A file has no edge at which it would turn a line.
+        None if !is_terminal => usize::MAX,
+        None => 100,
+    };
     let mut since = "the start".to_owned();
     loop {
         let page = match port.call(Method::GET, &path, None).await {
@@ -43,7 +49,7 @@ pub async fn top(
             Ok(state) => {
                 let state: Value = serde_json::from_str(&state).unwrap_or_default();
                 since = text(&state, "at").to_owned();
-                table(&state, args)
+                table(&state, args, columns)
             }
             Err(error @ AskError::Refused(..)) => return Err(error),
             Err(error) if args.once => return Err(error),
@@ -80,7 +86,7 @@ fn fit(line: &str, columns: usize) -> String {
 }
 
 /// The state: a line about the sidecar, what is wrong with it, one line for each limit, and one for each queue.
-fn table(state: &Value, args: &Top) -> String {
+fn table(state: &Value, args: &Top, columns: usize) -> String {
     let (sidecar, keys) = (&state["sidecar"], &state["keys"]);
     let is_up = |part: &str| match state[part]["up"] == true {
         true => "up",
@@ -131,10 +137,7 @@ fn table(state: &Value, args: &Top) -> String {
     }
     lines.extend(way_lines(state));
     lines.extend(queue_lines(state, &args.filter.to_lowercase()));
-    lines
-        .iter()
-        .map(|line| fit(line, args.columns as usize))
-        .collect()
+    lines.iter().map(|line| fit(line, columns)).collect()
 }
 
 /// One line for each way out, and what holds it back.

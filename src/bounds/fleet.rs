@@ -144,8 +144,7 @@ pub fn depth_found(
 ) -> u64 {
     let beside = pressure.with(name, |queue| {
         let hidden = pressure.hides(queue, counts, now, &mut None);
-        let estimate = &queue.estimate;
-        let stored = estimate.stored_since_asked() + estimate.in_flight;
+        let stored = queue.estimate.stored_since_asked() + queue.estimate.in_flight;
         hidden + stored + queue.fleet.granted
     });
     counts.total() + beside.unwrap_or(0) + (pressure.held)(name).jobs + elsewhere

@@ -308,7 +308,7 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
     let is_named = overrides.upstream.is_some() || server.get("upstream").is_some();
     if !is_named {
         let title = "`server.upstream` is required: the address of the OJS backend";
-        let hint = "add upstream = \"http://127.0.0.1:9090\", or start with --upstream; where only calls are to be \
+        let hint = "write upstream = \"http://127.0.0.1:9090\" into the file that --config names, or start with --upstream; where only calls are to be \
                     limited, by [[egress]], write \"none\"";
         server.missing(&server.span, title, hint);
     }

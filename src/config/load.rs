@@ -118,7 +118,9 @@ fn read_path(path: &Path) -> std::io::Result<Sources> {
         }
     }
     match files.is_empty() {
-        true => Err(Error::other("it has no file *.toml")),
+        true => Err(Error::other(
+            "it is a folder without a file *.toml (containers make one where the mounted file is missing)",
+        )),
         false => Ok(texts),
     }
 }

@@ -113,6 +113,21 @@ pub(super) fn read_used(body: Json<'_>, currency: Option<&Currency>) -> Result<u
     })
 }
 
+/// What bounds or limits nothing at the top of a queue's config, and where it does.
+const ELSEWHERE: [(&[&str], &str); 2] = [
+    (
+        &[
+            "strategy",
+            "warning_threshold",
+            "block_timeout_max",
+            "enqueue_rate",
+            "per_key",
+        ],
+        "backpressure",
+    ),
+    (&["rate", "throttle"], "rate_limit"),
+];
+
 impl QueueConfig {
     /// Reads the body of `PUT …/queues/{name}/config`. What is not about limits is the backend's.
     ///
@@ -122,6 +137,12 @@ impl QueueConfig {
         let Ok(mut from) = JsonObject::new(body, "", Strangers::Pass, &[]) else {
             return Ok(QueueConfig::default());
         };
+        for (names, place) in ELSEWHERE {
+            let said = |name: &&&str| body.get(name).is_some_and(|value| !value.is_null());
+            if let Some(name) = names.iter().find(said) {
+                return Err(from.error(name, format!("belongs in `{place}`")));
+            }
+        }
         let concurrency = match body.get("concurrency") {
             None => None,
             Some(_) => Some(limits::concurrency(&mut from)?),

@@ -188,7 +188,7 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
         limited.cost = Cost { pays, ..Cost::ONE };
         let now = sidecar.store.now();
         // It counts in the windows that hold now.
-        if let Some(set) = in_force::with_set(&sidecar.store.overrides(), &limited, now) {
+        if let Some(set) = in_force::with_set(sidecar.store.overrides(), &limited, now) {
             limited.limits = set;
         }
         // It has been used already, whatever the limit is.

@@ -199,7 +199,7 @@ causes! {
         => "if nothing starts: has the backend jobs of the queue, and do workers ask often enough?";
     /// So it is said where there is no backend (`server.upstream = "none"`).
     OPEN_TO_CALLS "no calls" lets start: "every limit leaves room: the next call may start now"
-        => "if no call comes: let the program have `listen` of the way out as its base URL";
+        => "if no call comes: set http:// and the address of its `listen` as the base URL in the program";
 }
 
 /// A cause, as it stands now.

@@ -51,11 +51,15 @@ pub(super) async fn examine(settings: &Settings, report: &mut Diagnosis) {
     for cause in list("/causes").into_iter().flatten() {
         tell(cause, Severity::Warn, report);
     }
+    let keys = || list("/keys/rows").into_iter().flatten();
     for queue in list("/queues/rows").into_iter().flatten() {
-        tell(&queue["cause"], Severity::Warn, report);
+        let why = &queue["cause"]["why"];
+        if !keys().any(|key| key["cause"]["why"] == *why) {
+            tell(&queue["cause"], Severity::Warn, report);
+        }
     }
     // That a limit holds jobs back is what it is for.
-    for key in list("/keys/rows").into_iter().flatten() {
+    for key in keys() {
         let drops = key["cause"]["name"] == "drops jobs" && key["minute"]["refused"] != 0;
         if drops {
             tell(&key["cause"], Severity::Warn, report);

@@ -146,8 +146,11 @@ impl Proxy {
     ) -> Response<Body> {
         let is_queue = matches!(operation, Operation::QueueConfig { .. });
         match parts.method {
+            Method::OPTIONS if is_queue => refuse(&parts, guard::not_allowed("GET, HEAD, PUT")),
             Method::OPTIONS => refuse(&parts, guard::not_allowed("GET, HEAD, PUT, DELETE")),
-            Method::GET | Method::PUT => self.with_body(parts, body, operation).await,
+            Method::GET | Method::HEAD | Method::PUT => {
+                self.with_body(parts, body, operation).await
+            }
             Method::DELETE if !is_queue => self.with_body(parts, body, operation).await,
             _ => self.pass(parts, body).await,
         }
@@ -260,7 +263,10 @@ fn or_refused(parts: &Parts, done: Result<Response<Body>, Fault>) -> Response<Bo
 /// Whether a body is packed, so that we cannot read what it asks for.
 fn is_packed(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
-    codings.any(|coding| coding != "identity")
+    codings.any(|coding| {
+        let mut each = coding.as_bytes().split(|byte| *byte == b',');
+        !each.all(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"identity"))
+    })
 }
 
 fn packed() -> Fault {

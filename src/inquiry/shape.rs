@@ -16,8 +16,8 @@ use crate::policy::{Currency, numbers};
 use crate::store::{Override, Usage};
 
 /// Beside a key that only an override names.
-pub(crate) const ONLY_SET: &str = "no policy and no [[egress]] has this key as it stands, and this sidecar has seen no job and no call with it: no job \
-    claimed, and none enqueued that brings it";
+pub(crate) const ONLY_SET: &str = "this binds nothing yet: no policy and no [[egress]] has this key as it stands, and no job or call with it was seen here. \
+    A queue as a whole is _queue:NAME, and all keys of a policy or [[egress]] are --policy NAME";
 
 /// Beside a key that nothing limits any more.
 pub(crate) const POLICY_LEFT: &str = "the [[policy]], [[egress]] or [[egress.budget]] that limited this key is not in the file any more, or has another key: \
@@ -33,10 +33,6 @@ pub(crate) const FILE_IS_STRICTER: &str = "the [[queue]] of the file is stricter
 /// Beside what is set for all keys of a policy that is not there.
 pub(crate) const NO_POLICY: &str = "no [[policy]], [[egress]] or [[egress.budget]] of the file has this name: it binds nothing, \
     and can be taken away";
-
-/// Beside what is set where it is kept nowhere else.
-pub(crate) const ENDS_WITH_US: &str =
-    "the store is memory: what is set ends with this sidecar, at its next restart";
 
 /// What is shown of a key, a queue or a policy.
 pub(crate) struct LimitView {

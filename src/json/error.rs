@@ -8,7 +8,7 @@ pub enum JsonError {
     Malformed(usize),
     /// The text is a whole value and something behind it, which begins at this byte: for some readers JSON, for
     /// others not.
-    #[error("something stands behind the JSON value, at byte {0}")]
+    #[error("a JSON value with something behind it, at byte {0}")]
     Trailing(usize),
     /// More than this many arrays and objects inside each other.
     #[error("nested deeper than {0} levels")]

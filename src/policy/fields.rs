@@ -363,10 +363,17 @@ impl<'a> JsonObject<'a> {
             return Ok(passed);
         }
         for member in self.json.members() {
-            let known = names.iter().copied().flatten();
-            let known = known.copied().any(|name| member.is_named(name));
+            let mut known = names.iter().copied().flatten();
+            let known = known.find(|name| member.is_named(name));
+            if let Some(name) = known {
+                let mut same = self.json.members().filter(|other| other.is_named(name));
+                if same.nth(1).is_some() {
+                    return Err(self.error(name, "stands there twice; leave one"));
+                }
+                continue;
+            }
             let slips = self.strangers == Strangers::RefuseSlips;
-            if known || (slips && member.value.is_null()) {
+            if slips && member.value.is_null() {
                 continue;
             }
             let written = member.name.text().unwrap_or_default();

@@ -109,6 +109,10 @@ fn advice(known: &BTreeMap<String, BTreeSet<&'static str>>, table: &str, name: &
     if let Some(near) = nearest(name, here.iter().copied()) {
         return format!("did you mean `{near}`?");
     }
+    // As others call it.
+    if matches!(name, "url" | "base_url" | "target" | "to") && here.contains("upstream") {
+        return "did you mean `upstream`?".to_owned();
+    }
     match known.iter().find(|(_, names)| names.contains(name)) {
         Some((elsewhere, _)) if elsewhere.is_empty() => {
             format!("`{name}` belongs at the top of the file")

@@ -334,7 +334,10 @@ pub async fn bind(
         let failed = bound.as_ref().err();
         failed.is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
     };
-    let option = setting.replace("server.", "--").replace('_', "-");
+    let option = match setting {
+        "egress.listen" => "`listen` of the entry, or --listen of `egress`,".to_owned(),
+        setting => setting.replace("server.", "--").replace('_', "-"),
+    };
     let mut bound = net.bind(addr).await;
     if in_use(&bound) {
         tracing::warn!(
@@ -348,10 +351,14 @@ pub async fn bind(
             bound = net.bind(addr).await;
         }
     }
+    let denied = bound.as_ref().err().map(io::Error::kind) == Some(io::ErrorKind::PermissionDenied);
     let still = match in_use(&bound) {
         true => format!(
             ": another process had the port for {patience:?} (server.drain_timeout); {option} takes another"
         ),
+        false if denied => {
+            format!(": ports below 1024 need root or CAP_NET_BIND_SERVICE; {option} takes another")
+        }
         false => String::new(),
     };
     bound.with_context(|| format!("cannot listen on {addr} ({setting}){still}"))

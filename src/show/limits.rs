@@ -108,7 +108,7 @@ impl KeyFacts {
 
     /// 404 for a key that nothing has named.
     pub(crate) fn lacks(&self, key: &Key) -> Fault {
-        let Some(template) = self.now.live.policies.misnamed(key) else {
+        let Some(template) = misnamed(&self.now.live, key) else {
             return match self.now.live.settings.calls_only() {
                 true => unknown_key_of_calls(key),
                 false => unknown_key(key.as_str()),
@@ -240,7 +240,7 @@ pub(super) async fn free_slots(sidecar: &Sidecar, limited: &Limited) -> Option<u
 /// job, and whoever means to pause something must not take that for done. Any other key may be one of tomorrow's jobs.
 pub(crate) async fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> {
     let live = Arc::clone(&sidecar.live());
-    let (message, hint) = if let Some(template) = live.policies.misnamed(key) {
+    let (message, hint) = if let Some(template) = misnamed(&live, key) {
         policy_and_no_key(key, template)
     } else if let Some(policy) = tried_alone(&live, key) {
         let message = format!(
@@ -274,11 +274,28 @@ fn tried_alone<'a>(live: &'a Live, key: &Key) -> Option<&'a Arc<str>> {
     (!others.any(|template| template.may_give(key))).then_some(&policy.name)
 }
 
-/// What is said of a key that is a policy's name, and what to do.
+/// What makes the keys of the policy, `[[egress]]` or budget by this name, where no call can have the name itself as its
+/// key.
+fn misnamed<'a>(live: &'a Live, name: &Key) -> Option<&'a Template> {
+    let ways = || {
+        live.settings.egress.iter().flat_map(|way| {
+            let budgets = way.budgets.iter().map(|of| (&of.name, &of.key));
+            [(&way.name, &way.key)].into_iter().chain(budgets)
+        })
+    };
+    let policies = live.policies.policies().iter();
+    let gives = |template: &Template| template.may_give(name);
+    let is_key = policies.map(|policy| &policy.key).any(gives);
+    let (_, of_way) = ways().find(|(of, _)| ***of == *name.as_str()).unzip();
+    let of_way = of_way.filter(|_| !is_key && !ways().any(|(_, template)| gives(template)));
+    live.policies.misnamed(name).or(of_way)
+}
+
+/// What is said of a key that is a name in the file, and what to do.
 fn policy_and_no_key(key: &Key, template: &Template) -> (String, &'static str) {
     let (key, template_text) = (key.as_str(), template.as_str());
     let message = format!(
-        "{key:?} is the name of a policy and no key: the policy's key is {template_text:?}"
+        "{key:?} is the name of a policy, an [[egress]] or a budget and no key: its key is {template_text:?}"
     );
     let hint = match template.constant() {
         Some(_) => "name the policy's key",
@@ -367,16 +384,9 @@ async fn key_view(
     } else if view.set.as_ref().is_some_and(is_beyond) {
         Some(shape::POLICY_IS_STRICTER.into())
     } else {
-        let part = view.set.as_ref().and_then(|_| part()).map(Cow::Owned);
-        part.or_else(|| ends_with_us(sidecar, view.set.as_deref()))
+        view.set.as_ref().and_then(|_| part()).map(Cow::Owned)
     };
     Some(view)
-}
-
-/// Said beside what is set without an end, where nobody else keeps it.
-fn ends_with_us(sidecar: &Sidecar, set: Option<&Override>) -> Option<Cow<'static, str>> {
-    let lasts = set.is_some_and(|set| set.expires_at.is_none());
-    (lasts && !sidecar.store.is_shared()).then(|| shape::ENDS_WITH_US.into())
 }
 
 /// A key as it is shown under these limits, in which what is set over HTTP is laid over the rest.
@@ -540,10 +550,7 @@ pub(crate) async fn queue_view(
     };
     let mut view = LimitView {
         name: queue.to_owned(),
-        hint: match in_vain {
-            true => Some(shape::FILE_IS_STRICTER.into()),
-            false => ends_with_us(sidecar, set.as_deref()),
-        },
+        hint: in_vain.then_some(shape::FILE_IS_STRICTER.into()),
         ..shown(sidecar, limited, state, now, waiting, facts).await
     };
     view.limited.cost = Cost::ONE;

@@ -70,7 +70,7 @@ pub(crate) async fn why(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
     if proxy.sidecar.config().calls_only() && !is_about_key {
         let message =
             "this sidecar has no backend: it limits calls, and knows of no queue and no job";
-        return Err(Fault::bad_request(message).hinting("ask about a key: ?key=KEY"));
+        return Err(Fault::bad_request(message).hinting("ask about a key: --key KEY, or ?key=KEY"));
     }
     explain(proxy, parts, question, None).await
 }
@@ -177,6 +177,8 @@ impl Asker<'_> {
             }
             Question::Job(id) => self.of_job(&id).await,
             Question::Like { queue, kind, meta } => {
+                let is_named = queue.is_some();
+                let queue = queue.unwrap_or_else(|| "default".to_owned());
                 let meta = Json::parse(meta.as_bytes(), REPLY_DEPTH).ok();
                 let like = JobView {
                     kind: &kind,
@@ -196,7 +198,15 @@ impl Asker<'_> {
                 };
                 let place = place.filter(|place| place.is_behind_others() || place.is_behind());
                 let place = place.map(|place| (place, Value::Null));
-                self.of_queue(&queue, place, limits, Vec::new()).await
+                let mut told = self.of_queue(&queue, place, limits, Vec::new()).await?;
+                let notes = told.facts.get_mut("notes").and_then(Value::as_array_mut);
+                if let Some(notes) = notes.filter(|_| !is_named) {
+                    notes.push(
+                        "no queue was named, so this is about \"default\": --queue names another"
+                            .into(),
+                    );
+                }
+                Ok(told)
             }
         }
     }

@@ -10,8 +10,11 @@ use crate::sidecar::simulated::Start;
 #[tokio::test(start_paused = true)]
 async fn a_time_to_wait_that_is_none_is_named() {
     let (pair, client) = simulated(Lax::spec(), "").await;
-    client.bound("q", json!({"max_depth": 1})).await;
-    client.fill("q", 1).await;
+    client
+        .bound("q", json!({"max_depth": 1, "strategy": "block"}))
+        .await;
+    // Where nobody waits nothing is read.
+    assert_eq!(client.offer_blocking("q", "soon").await.status, 201);
     for timeout in ["soon", "-1", "1e400", "NaN", ""] {
         let reply = client.offer_blocking("q", timeout).await;
         assert_eq!(reply.status, 400, "{timeout:?}: {}", reply.text());

@@ -102,7 +102,14 @@ impl Command {
                     command.method = words.next().unwrap().parse().unwrap();
                     is_said = true;
                 }
-                "-d" => command.body = words.next().unwrap(),
+                "-d" => {
+                    command.body = words.next().unwrap();
+                    // What curl says of it, which backends refuse.
+                    if !text.contains("Content-Type") {
+                        let form = "application/x-www-form-urlencoded".to_owned();
+                        command.headers.push(("Content-Type".to_owned(), form));
+                    }
+                }
                 "-H" => {
                     let header = words.next().unwrap();
                     let (name, value) = header.split_once(": ").unwrap();

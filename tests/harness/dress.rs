@@ -57,7 +57,7 @@ impl Dress {
     pub const UNREAD: [(Dress, &str); 7] = [
         (Dress::Broken, "\"gzip\""),
         (Dress::Unknown, "\"pack200\""),
-        (Dress::Trailing, "behind the JSON value"),
+        (Dress::Trailing, "something behind it"),
         (Dress::Marked, "byte order mark"),
         (Dress::List, "an array"),
         (Dress::Infinity, "such as NaN or Infinity"),

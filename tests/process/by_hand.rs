@@ -191,8 +191,7 @@ fn a_pause_and_another_number_leave_what_was_set_before() {
     );
     assert_eq!(set(), [json!(10), json!(6)]);
     desk.shell(undo_of(&said));
-    let said = desk.done("pause stripe");
-    assert!(said.contains("note: the store is memory"), "{said}");
+    desk.done("pause stripe");
     assert_eq!(set(), [json!(10), json!(0)]);
     let said = desk.done("limit stripe --throttle 1/1s");
     assert!(
@@ -208,6 +207,14 @@ fn a_pause_and_another_number_leave_what_was_set_before() {
         why.contains("`ojs-throttle clear stripe --next-start`"),
         "{why}"
     );
+    // `resume` brings back no number that the pause has replaced, and that is said.
+    desk.done("limit stripe --concurrency 4");
+    let said = desk.done("pause stripe");
+    assert!(
+        said.contains("note: concurrency 4 was set by hand"),
+        "{said}"
+    );
+    desk.done("resume stripe");
     desk.done("clear stripe --next-start");
     assert_eq!(desk.set("stripe")[1], Value::Null);
     assert_eq!(set(), [json!(10), Value::Null]);
@@ -325,7 +332,7 @@ fn the_answer_is_printed_as_it_came_and_a_hint_beside_text() {
     assert!(none["override"].is_null(), "{none}");
     let typo = desk.done("pause stirpe");
     assert!(
-        typo.contains("\nnote: no policy and no [[egress]] has this key as it stands"),
+        typo.contains("\nnote: this binds nothing yet: no policy and no [[egress]] has this key"),
         "{typo}"
     );
 }

@@ -235,6 +235,7 @@ fn what_no_policy_is_called_is_refused() {
         ),
         ("pause --policy 'a b'", 1, "no policy is called \"a b\""),
         ("pause per-customer", 1, "--policy"),
+        ("limit per-customer --rate 10/s", 1, "--policy"),
         ("resume --policy per-customer", 1, "not paused by hand"),
         ("clear --policy per-customer", 1, "nothing is set by hand"),
         (

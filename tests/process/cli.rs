@@ -139,7 +139,10 @@ fn check_says_what_is_wrong_and_where() {
     std::fs::remove_file(&path).unwrap();
     for (path, word) in [
         (path.to_str().unwrap(), "No such file"),
-        (dir.path().to_str().unwrap(), "it has no file *.toml"),
+        (
+            dir.path().to_str().unwrap(),
+            "a folder without a file *.toml",
+        ),
         ("/dev/zero", "larger than 1 MiB"),
     ] {
         let done = run(&["check", path]);

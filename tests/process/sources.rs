@@ -193,7 +193,7 @@ fn what_is_wrong_with_a_folder_is_said_of_its_files() {
     };
     let (status, out) = check();
     assert_eq!(status, Some(78));
-    assert!(out.contains("it has no file *.toml"), "{out}");
+    assert!(out.contains("a folder without a file *.toml"), "{out}");
     let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
     write(
         "a.toml",

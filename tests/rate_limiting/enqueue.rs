@@ -190,7 +190,7 @@ async fn what_has_something_behind_it_is_refused_where_it_would_be_read() {
         );
         let says = error["message"].as_str().unwrap();
         assert!(
-            says.contains("something stands behind the JSON value, at byte "),
+            says.contains("a JSON value with something behind it, at byte "),
             "{says}"
         );
     }

@@ -319,7 +319,7 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
         (Method::PATCH, "/ojs/v1/rate-limits/k/override", all),
         (Method::DELETE, "/ojs/v1/rate-limits", "GET, HEAD"),
         (Method::POST, "/ojs/v1/admin/queues/q/rate-limit", all),
-        (Method::OPTIONS, "/ojs/v1/queues/q/config", all),
+        (Method::OPTIONS, "/ojs/v1/queues/q/config", "GET, HEAD, PUT"),
         (Method::OPTIONS, "/ojs/v1/admin/tenants/t", all),
         (Method::OPTIONS, "/ojs/v1/admin/tenants/t/limits", all),
     ] {

@@ -246,12 +246,12 @@ async fn the_name_of_a_policy_leads_to_its_keys() {
     for (name, message, hint) in [
         (
             "per-customer",
-            "the policy's key is \"crm:{meta.tenant_id}\"",
+            "its key is \"crm:{meta.tenant_id}\"",
             "GET /ojs/v1/rate-limits lists those in use",
         ),
         (
             "stripe",
-            "the policy's key is \"stripe-api\"",
+            "its key is \"stripe-api\"",
             "name the policy's key",
         ),
         ("nobody", "has named the rate limit key", "claimed a job"),

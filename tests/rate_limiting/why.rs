@@ -314,7 +314,7 @@ async fn a_shut_key_says_until_when() {
     let answer = why(&rig, "key=stripe").await;
     assert_eq!(answer["limited_by"], "shut");
     says(&answer, "why", "is shut until 2026-02-13T12:01:00");
-    says(&answer, "do", "`ojs-throttle clear stripe`");
+    says(&answer, "do", "`ojs-throttle clear stripe --next-start`");
 }
 
 #[tokio::test(start_paused = true)]

@@ -50,13 +50,12 @@ pub(super) async fn admit(
     if wants.is_empty() {
         return Ok(None);
     }
-    let patience = block_timeout(parts)?;
     let pressure = &proxy.sidecar.admit.pressure;
     match pressure.admit(&mut wants, edges::now(&proxy.sidecar)) {
         Admission::Go(places) => Ok(Some(places)),
         // Mostly it fits at once: what else there is takes room of its own.
         answer => {
-            let later = admit_later(proxy, parts, jobs, wants, patience, answer);
+            let later = admit_later(proxy, parts, jobs, wants, answer);
             let mut places = Box::pin(later).await?;
             places.has_waited = true;
             Ok(Some(places))
@@ -70,12 +69,11 @@ async fn admit_later(
     parts: &Parts,
     jobs: &[SentJob<'_>],
     mut wants: Vec<Want>,
-    mut patience: Duration,
     mut answer: Admission,
 ) -> Result<TakenPlaces, Fault> {
     // Only looks need it, and they are rare.
     let scope = || proxy.sidecar.scopes.of(&parts.headers);
-    let mut looked_for_tenant = false;
+    let (mut looked_for_tenant, mut has_waited) = (false, false);
     loop {
         let mut dropping = None;
         match answer {
@@ -93,8 +91,12 @@ async fn admit_later(
             }
             Admission::Full(full) => {
                 let blocks = full.strategy == OverflowStrategy::Block && full.may_ever_fit();
+                let patience = match blocks && !has_waited {
+                    true => block_timeout(parts)?,
+                    false => Duration::ZERO,
+                };
                 let longest = longest_wait(&wants).min(patience);
-                if !blocks || longest.is_zero() || full.met == BoundMet::Rate {
+                if longest.is_zero() || full.met == BoundMet::Rate {
                     return Err(full::full(&proxy.sidecar, &full, jobs));
                 }
                 let until = Instant::now() + longest;
@@ -102,7 +104,7 @@ async fn admit_later(
                     return Ok(places);
                 }
                 // It asks once more, for what is true then: other bounds may be in force.
-                patience = Duration::ZERO;
+                has_waited = true;
                 wants = proxy.sidecar.admit.pressure.bounded_now(&wants);
             }
         }

@@ -116,11 +116,8 @@ impl BoundedQueue {
     /// their places.
     fn needs_places(&self, ask: &QueueAsk<'_>) -> bool {
         let bound = self.bounds.max_depth.filter(|_| ask.want.gone == 0);
-        bound.is_some_and(|bound| {
-            let depth = self.depth(ask.held);
-            let (jobs, siblings) = (ask.want.jobs, ask.held.siblings);
-            self.fleet.needs(jobs, depth, bound, siblings)
-        })
+        let (depth, siblings) = (|| self.depth(ask.held), ask.held.siblings);
+        bound.is_some_and(|bound| self.fleet.needs(ask.want.jobs, depth(), bound, siblings))
     }
 
     /// Whether a bound that is only tried would refuse an enqueue that fits. Nobody waits until the depth is known.

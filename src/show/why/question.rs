@@ -15,9 +15,9 @@ pub(super) enum Question {
     /// A key, or all keys of a policy.
     Key(Space, Key),
     Job(String),
-    /// A job as it would be: its queue, its type, and its `meta` as an object.
+    /// A job as it would be: its queue, if one was named, its type, and its `meta` as an object.
     Like {
-        queue: String,
+        queue: Option<String>,
         kind: String,
         meta: String,
     },
@@ -68,7 +68,7 @@ impl Question {
             (None, Some(key), None, None) => Question::of_key(&key),
             (None, None, Some(job), None) => Ok(Question::Job(job)),
             (queue, None, None, Some(kind)) => Ok(Question::Like {
-                queue: queue.unwrap_or_else(|| "default".into()),
+                queue,
                 kind,
                 meta: format!("{{{}}}", meta.join(",")),
             }),
@@ -96,7 +96,7 @@ mod tests {
             ("job=j1", "Job(\"j1\")"),
             (
                 "type=t&meta.tenant_id=x%22",
-                "Like { queue: \"default\", kind: \"t\", meta: \"{\\\"tenant_id\\\":\\\"x\\\\\\\"\\\"}\" }",
+                "Like { queue: None, kind: \"t\", meta: \"{\\\"tenant_id\\\":\\\"x\\\\\\\"\\\"}\" }",
             ),
         ] {
             assert_eq!(

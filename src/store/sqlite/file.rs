@@ -28,9 +28,15 @@ pub fn path(url: &str) -> Result<PathBuf, &'static str> {
 
 /// What an error of SQLite means here.
 pub(super) fn fault(path: &Path, error: &Error) -> StoreError {
-    let text = match path.is_dir() {
-        true => format!("{}: that is a folder", path.display()),
-        false => format!("{}: {error}", path.display()),
+    let folder = path.parent().filter(|of| !of.as_os_str().is_empty());
+    let text = match folder.filter(|folder| !folder.is_dir()) {
+        Some(folder) => format!(
+            "{}: there is no folder {}",
+            path.display(),
+            folder.display()
+        ),
+        None if path.is_dir() => format!("{}: that is a folder", path.display()),
+        None => format!("{}: {error}", path.display()),
     };
     match error.sqlite_error_code() {
         Some(
