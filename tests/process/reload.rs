@@ -263,7 +263,7 @@ fn what_cannot_be_read() {
     let f = Following::start();
     fs::remove_file(&f.path).unwrap();
     fs::create_dir(&f.path).unwrap();
-    assert!(f.refused("unreadable").contains("no file *.toml"));
+    assert!(f.refused("unreadable").contains("a file *.toml"));
     fs::remove_dir(&f.path).unwrap();
     f.replace(b"\xff\xfe");
     wait("no text", || f.sidecar.log().contains("not UTF-8"));
