@@ -524,7 +524,9 @@ pub async fn locked_data_keep_nobody_waiting(store: &dyn Ledger, unlock: impl Fn
     unlock();
     assert!(!answered(async || store.back("1", Gen(1)).await).await);
     assert!(answered(async || store.row("1").await).await.is_none());
-    assert!(started(&take_answered(store, &ask).await));
+    let verdict = take_answered(store, &ask).await;
+    // A try that came too late for its answer may have started it.
+    assert!(started(&verdict) || verdict == Verdict::HasRow, "it is out");
 }
 
 /// The data are lost, and one that never knew them is the first to come: `wipe` loses them, and `fresh` was not
