@@ -207,10 +207,11 @@ fn is_named(direct: &Step, through: &Step) -> bool {
     // The sidecar tells of itself there.
     let tells = ["/ojs/v1/health", "/ojs/manifest"];
     let tells = tells.iter().any(|path| direct.asked.starts_with(path));
-    // Paths that a backend could read in two ways stop here; the backend has nothing there.
-    let path =
-        through.status == 400 && through.body.contains("the path has") && direct.status == 404;
-    (direct.status == through.status && tells) || path
+    // What a backend could read in two ways stops here, a path or a body; the backend has nothing there.
+    let two_ways = ["the path has", "a JSON value with something behind it"];
+    let two_ways = two_ways.iter().any(|why| through.body.contains(why));
+    let stops = through.status == 400 && two_ways && direct.status == 404;
+    (direct.status == through.status && tells) || stops
 }
 
 /// The first difference that has no name.
