@@ -803,12 +803,11 @@ pub struct Top {
     /// The state as one line of JSON
     #[arg(long)]
     pub json: bool,
-    /// The longest line [default: 100 in a terminal, else none]
+    /// The longest line; 0: none is cut [default: 100 in a terminal, else 0]
     #[arg(
         long,
         env = "COLUMNS",
         hide_env_values = true,
-        value_parser = clap::value_parser!(u32).range(20..),
         allow_negative_numbers = true
     )]
     pub columns: Option<u32>,

@@ -136,7 +136,7 @@ impl<'a> KeyToSet<'a> {
         set
     }
 
-    /// What somebody might not think of who sets these numbers.
+    /// What somebody who sets these numbers might not think of.
     fn note(&self, set: &Value, opposite: &str) -> String {
         let before = &self.before["override"];
         let mut said = String::new();
@@ -150,9 +150,15 @@ impl<'a> KeyToSet<'a> {
                 "note: concurrency {slots} was set by hand: `resume` does not bring it back, the command below does\n"
             );
         }
-        let end = set["expires_at"].as_str().filter(|_| before.is_object());
-        if let Some(end) = end.filter(|end| before["expires_at"] != **end) {
-            said += &format!("note: what was set before ends at {end}, too\n");
+        let stays = |name: &&str| !set[*name].is_null() && set[*name] == before[*name];
+        let (was, end) = (&before["expires_at"], &set["expires_at"]);
+        if was != end && NUMBERS.iter().any(stays) {
+            said += &match end.as_str() {
+                Some(end) => format!("note: what was set before ends at {end}, too\n"),
+                None => format!(
+                    "note: what was set before would have ended at {was}, and has no end now\n"
+                ),
+            };
         }
         said
     }

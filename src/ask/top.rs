@@ -37,8 +37,9 @@ pub async fn top(
     let path = format!("/throttle/v1/state?search={}", ojs::encoded(&args.filter));
     let clear = if is_terminal && !args.once { CLEAR } else { "" };
     let columns = match args.columns {
+        Some(0) => usize::MAX,
         Some(columns) => columns as usize,
-        // A file has no edge at which it would turn a line.
+        // Nothing turns the lines of a file.
         None if !is_terminal => usize::MAX,
         None => 100,
     };

@@ -162,10 +162,12 @@ mod tests {
     use ojs_limit::Timestamp;
     use ojs_policy::Pattern;
 
-    const NOW: fn() -> Now = || Now {
-        at: Instant::now(),
-        stamp: Timestamp(1),
-    };
+    fn now() -> Now {
+        Now {
+            at: Instant::now(),
+            stamp: Timestamp(1),
+        }
+    }
 
     /// A queue of at most 1,000 jobs at which a look found the number 5, and an enqueue of so many jobs to it.
     fn looked_at(siblings: &Arc<AtomicU64>, jobs: u64) -> (Arc<Pressure>, Vec<Want>) {
@@ -184,18 +186,18 @@ mod tests {
             sizes: vec![1],
             ..Want::nothing("q", pressure.bounds("q").unwrap())
         }];
-        let admission = pressure.admit(&mut wants, NOW());
+        let admission = pressure.admit(&mut wants, now());
         assert!(matches!(admission, Admission::Wait(_)));
         let fleet = Fleet { held: 0, number: 5 };
         let none = StatsAnswer::Counts(Counts::default());
-        pressure.end_look("q", none, Some(fleet), NOW());
+        pressure.end_look("q", none, Some(fleet), now());
         (pressure, wants)
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_admission_far_from_the_bound_is_told_to_the_store() {
         let (pressure, mut wants) = looked_at(&Arc::new(AtomicU64::new(1)), 1);
-        let places = pressure.admit(&mut wants, NOW());
+        let places = pressure.admit(&mut wants, now());
         assert!(matches!(places, Admission::Go(_)), "{places:?}");
         let news = timeout(Duration::from_secs(1), fleet_news(&pressure));
         assert!(news.await.is_ok(), "nobody hears of it");
@@ -208,7 +210,7 @@ mod tests {
         let siblings = Arc::new(AtomicU64::new(0));
         let (pressure, mut wants) = looked_at(&siblings, 800);
         siblings.store(1, Ordering::Relaxed);
-        let waits = pressure.admit(&mut wants, NOW());
+        let waits = pressure.admit(&mut wants, now());
         assert!(matches!(waits, Admission::Wait(_)), "{waits:?}");
         assert_eq!(take_wanted(&pressure).len(), 1);
     }

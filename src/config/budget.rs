@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::egress::HOUR;
 use super::entries::{must_have, on_store_error, valid_name};
 use ojs_limit::{CostRule, Limits, WindowKind};
 use ojs_policy::fields::{FieldValue, Fields};
@@ -424,10 +425,10 @@ fn price(table: &mut TomlTable<'_>, name: &'static str) -> Option<u64> {
 /// Refuses what a call may pay if that never comes free within `max_wait` as long as cheaper calls take what does. A
 /// window that is longer than any `max_wait` is not waited for.
 fn refuse_short_wait(table: &mut TomlTable<'_>, budget: &Budget, max_wait: Duration) {
-    const LONGEST_WAIT: u64 = 3_600_000_000;
     let rates = budget.limits.rates.iter();
     let sliding = rates.filter(|rate| {
-        matches!(rate.window, WindowKind::Sliding) && rate.period.get() <= LONGEST_WAIT
+        matches!(rate.window, WindowKind::Sliding)
+            && Duration::from_micros(rate.period.get()) <= HOUR
     });
     let needs = sliding.map(|rate| {
         let room = u128::from(rate.period.get()) * u128::from(budget.max.get());

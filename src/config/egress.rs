@@ -25,7 +25,7 @@ use ojs_store::guard::Declared;
 use ojs_wire::upstream::{BaseUrl, one_name};
 
 const SECOND: Duration = Duration::from_secs(1);
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 /// A call that failed rests for so long at least before it is made again.
 pub const LEAST_REST: Duration = Duration::from_millis(500);
 

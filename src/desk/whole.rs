@@ -74,11 +74,6 @@ pub(crate) fn of_services(
     away.map(|(egress, _)| Cause::new(&causes::SERVICE_AWAY, &[("egress", &quoted(&egress))]))
 }
 
-/// Whether a cause keeps every job from starting, whatever its limits.
-pub(crate) fn stops_all(cause: &Cause) -> bool {
-    cause.kind.stops_all
-}
-
 /// The store's last error, as a sentence has it at its end.
 pub(crate) fn store_error(sidecar: &Sidecar) -> String {
     match sidecar.store.lost_by() {

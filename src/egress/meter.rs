@@ -19,7 +19,8 @@ use crate::told::metrics::Settlement;
 
 use super::key::{ReadBody, key_of};
 
-/// Where models tell of tokens: the first that is there says it. At last, which model it is.
+/// Where models tell of tokens: the first that is there says it. Then, which model it is, and
+/// why a stream ended early.
 const TOLD: [&str; ERROR + 1] = [
     "usage.prompt_tokens",
     "usage.input_tokens",
@@ -34,7 +35,7 @@ const TOLD: [&str; ERROR + 1] = [
     "error.type",
 ];
 const MODEL: usize = 9;
-/// Where a stream says that it ends here, and why.
+/// Where a service says that it failed. In a stream it has succeeded before that.
 const ERROR: usize = 10;
 /// The longest name of a model, in bytes.
 const LONGEST: usize = 256;
@@ -179,7 +180,7 @@ impl Charged {
         let (used, how) = match used {
             _ if !answer.was_sent => (Some(0), Settlement::Free),
             // A part of an answer tells of a part of what was used.
-            Some(used) if answer.is_all() || used > paid => (Some(used), Settlement::Told),
+            Some(used) if answer.is_complete() || used > paid => (Some(used), Settlement::Told),
             // Without a word of what is used, calls are what counts.
             None if !self.settles() => (None, Settlement::Kept),
             None if answer.status.as_ref().is_some_and(free) => (Some(0), Settlement::Free),
@@ -459,7 +460,7 @@ impl MeteredAnswer {
     }
 
     /// Whether it has passed, and its service has not broken off within it.
-    fn is_all(&self) -> bool {
+    fn is_complete(&self) -> bool {
         let error = self.scanner.as_ref().and_then(|of| of.text_at(ERROR));
         let is_success = self.status.is_some_and(|of| of.is_success());
         self.is_whole && !(is_success && error.is_some())
@@ -488,9 +489,9 @@ impl MeteredAnswer {
         read.or(written).or(total)?;
         let within = of_prompt.or(of_input);
         // Some leave what a model thinks out of what it wrote, and only the sum has it.
-        let rest = total
-            .zip(read)
-            .map(|(total, read)| total.saturating_sub(read));
+        let all_read = read.map(|read| read + beside.unwrap_or(0) + cache_write.unwrap_or(0));
+        let rest = total.zip(all_read);
+        let rest = rest.map(|(total, read)| total.saturating_sub(read));
         let read = read.unwrap_or(0);
         Some(UsedTokens {
             // Some vendors count what comes from the cache within what was read, others beside it.

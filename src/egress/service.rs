@@ -368,9 +368,9 @@ impl WayOut {
                 _ => None,
             };
             if let Some((code, message)) = refused {
-                if self.sidecar.calling.refused.now() {
+                if self.sidecar.calling.misled.now() {
                     let egress = &*self.name;
-                    tracing::warn!(id = %"call_refused", egress, code, why = message, "a call is not let go where it wants, and others there neither");
+                    tracing::warn!(id = %"destination_refused", egress, code, why = message, "calls are refused because of where they lead");
                 }
                 return Fault::new(code, message);
             }

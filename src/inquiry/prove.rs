@@ -156,12 +156,7 @@ pub(crate) async fn confirm(
 }
 
 /// Whether the backend has the job as active, in the attempt in which it was `claimed`; `None`: it cannot be asked.
-pub(super) async fn still_active(
-    proxy: &Proxy,
-    scope: u64,
-    job: &str,
-    claimed: Option<u32>,
-) -> Option<bool> {
+async fn still_active(proxy: &Proxy, scope: u64, job: &str, claimed: Option<u32>) -> Option<bool> {
     match calls::look_up(proxy, scope, job).await {
         Lookup::Found(reply) => is_active(&reply, claimed),
         Lookup::Gone => Some(false),

@@ -33,7 +33,7 @@ pub(super) async fn heed(
         && sidecar.settle.unread.now()
     {
         let (job, queue) = (&*claimed.job, &*claimed.queue);
-        tracing::warn!(id = %"signal_unread", job, queue, rate_limit_until = said, "a nack names a time that is none: write it as in RFC 3339, with its zone");
+        tracing::warn!(id = %"signal_unread", job, queue, rate_limit_until = said, "the rate_limit_until of a nack is no time, and shuts nothing");
     }
     let policies = Arc::clone(&sidecar.live().policies);
     let now = sidecar.store.now();

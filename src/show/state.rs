@@ -30,7 +30,6 @@ use crate::answers::packed::Packer;
 use crate::answers::respond::{Fault, ours};
 use crate::bounds::Level;
 use crate::desk::snapshot::{QueueNow, SHARED, Snapshot};
-use crate::desk::whole::stops_all;
 use crate::desk::{Proxy, Sidecar};
 use crate::duration;
 use crate::inquiry::shape::{LimitView, rfc3339};
@@ -498,7 +497,7 @@ impl Shared {
         let each = shown.iter();
         let keys: Vec<_> = each.map(|((space, key), _)| (*space, key)).collect();
         self.ask_backend(&keys, now).await;
-        let stop = now.causes.iter().find(|cause| stops_all(cause));
+        let stop = now.causes.iter().find(|cause| cause.kind.stops_all);
         let facts = KeyFacts::here(sidecar, Arc::clone(now));
         let views = match limits::views(sidecar, &keys, &facts).await {
             Ok(views) => views,

@@ -32,7 +32,7 @@ use crate::answers::respond::Fault;
 use crate::desk::micros;
 use crate::desk::runs::{Forecast, KeySlots};
 use crate::desk::snapshot::{Snapshot, YOUNG};
-use crate::desk::whole::{of_services, stops_all};
+use crate::desk::whole::of_services;
 use crate::desk::{Proxy, Sidecar};
 use crate::duration;
 use crate::hold::HeldGroup;
@@ -569,7 +569,7 @@ impl Asker<'_> {
         let of_sidecar = of_sidecar
             .filter(|cause| cause.kind != &causes::SERVICE_AWAY)
             .cloned();
-        let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.partition(stops_all);
+        let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.partition(|cause| cause.kind.stops_all);
         let of_queue = match found.queue {
             Some(queue) => self.of_one_queue(queue, found).await,
             None => self.of_queues_of_key(found),

@@ -384,6 +384,11 @@ async fn each_use_counts_its_own() {
                 "prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120,
                 "prompt_tokens_details": {"cached_tokens": 64},
             }),
+            // The sum has what stands beside, too.
+            Some("sum") => json!({
+                "input_tokens": 100, "output_tokens": 20, "cache_read_input_tokens": 64,
+                "cache_creation_input_tokens": 8, "total_tokens": 192,
+            }),
             // What it thought is in the sum alone.
             Some("xai") => json!({
                 "prompt_tokens": 20, "completion_tokens": 100, "total_tokens": 2120,
@@ -403,6 +408,7 @@ async fn each_use_counts_its_own() {
     for (vendor, counted) in [
         ("openai", [120.0, 100.0, 20.0, 0.002_424]),
         ("anthropic", [128.0, 108.0, 20.0, 0.003_164]),
+        ("sum", [192.0, 108.0, 20.0, 0.003_164]),
         ("xai", [2_120.0, 20.0, 2_100.0, 0.210_2]),
     ] {
         let headers = [JSON, ("x-said", vendor)];

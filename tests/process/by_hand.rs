@@ -200,6 +200,11 @@ fn a_pause_and_another_number_leave_what_was_set_before() {
     );
     desk.done("resume stripe");
     assert_eq!(set(), [json!(10), Value::Null]);
+    // Nor does what was to end for itself become endless unseen.
+    desk.done("limit stripe --rate 10/1m --for 1h");
+    let said = desk.done("pause stripe");
+    assert!(said.contains(", and has no end now"), "{said}");
+    desk.done("resume stripe");
     // Opening a key leaves its numbers.
     desk.done("limit stripe --next-start 1h");
     let why = desk.shell("ojs-throttle why --key stripe").out;

@@ -121,7 +121,7 @@ fn a_name_of_this_host_is_refused_and_nobody_connects() {
     assert_eq!(seen.load(Ordering::Relaxed), 0);
     // Who operates it hears of it, once.
     let log = sidecar.log();
-    let told = log.matches("id=call_refused egress=\"out\" code=\"address_refused\"");
+    let told = log.matches("id=destination_refused egress=\"out\" code=\"address_refused\"");
     assert_eq!(told.count(), 1, "{log}");
     // It says nothing of whether a service answers.
     assert!((sidecar.metric("ojs_throttle_service_up{egress=\"out\"}") - 1.0).abs() < 0.1);

@@ -61,11 +61,8 @@ pub(super) async fn drop_oldest(
 }
 
 async fn drop_one_of(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest> {
-    match proxy
-        .sidecar
-        .hold
-        .pick_oldest(queue, proxy.sidecar.store.now())
-    {
+    let sidecar = &proxy.sidecar;
+    match sidecar.hold.pick_oldest(queue, sidecar.store.now()) {
         Some(held) => Some(end_held(proxy, queue, held).await),
         None => drop_available(proxy, queue, scope).await,
     }
