@@ -158,7 +158,7 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     use super::*;
-    use crate::{Admission, FileBounds, Fleet, Given, HeldCount, StatsAnswer, Want};
+    use crate::{Admission, FileBounds, Fleet, Given, HeldCount, Mark, StatsAnswer, Want};
     use ojs_limit::Timestamp;
     use ojs_policy::Pattern;
 
@@ -202,6 +202,19 @@ mod tests {
         let news = timeout(Duration::from_secs(1), fleet_news(&pressure));
         assert!(news.await.is_ok(), "nobody hears of it");
         assert_eq!(take_untold(&pressure), [("q".into(), 1)]);
+    }
+
+    /// What came while the looker waited for the backend's answer may not be in that.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_stored_during_a_look_is_in_the_number_that_it_sets() {
+        let (pressure, _) = looked_at(&Arc::new(AtomicU64::new(1)), 1);
+        pressure.with("q", |queue| {
+            queue.estimate.begin();
+            queue.estimate.note_asked();
+            queue.estimate.came(3, Mark(9));
+        });
+        let found = depth_found(&pressure, "q", &Counts::default(), 0, now());
+        assert_eq!(found, 3);
     }
 
     /// What a sibling that came since has admitted is in the number of the store alone.

@@ -208,3 +208,28 @@ async fn a_tenant_that_is_not_trusted_is_none() {
     assert_eq!(keys, ["crm:a", "crm:b"]);
     pair.stop().await;
 }
+
+/// After a restart nobody's credentials are known. That a backend has nothing for strangers ends no slot of a job that runs.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_strangers_do_not_see_keeps_its_slot_after_a_restart() {
+    let job = |id: &str| json!({"id": id, "type": "t", "queue": "q", "state": "active", "attempt": 1, "args": []});
+    let answers = move |head: &http::request::Parts| {
+        let (status, body) = match head.uri.path() {
+            "/ojs/v1/admin/jobs" => (200, json!({"items": [job("runs")]})),
+            "/ojs/v1/workers/fetch" => (200, json!({"jobs": [job("next")]})),
+            "/ojs/v1/jobs/runs" => (
+                404,
+                json!({"error": {"code": "not_found", "message": "none"}}),
+            ),
+            _ => (200, json!({})),
+        };
+        (status, Bytes::from(body.to_string()))
+    };
+    let config = format!("[fetch]\nmax_wait = \"1s\"\n{ONE}");
+    let (_backend, sidecar, client) = answering_by(Duration::ZERO, &config, answers).await;
+    assert_eq!(fetched(&client, "Bearer a").await, [""; 0]);
+    // Its visibility is not known, and 30 s are assumed.
+    sleep(Duration::from_secs(45)).await;
+    assert_eq!(fetched(&client, "Bearer a").await, [""; 0]);
+    sidecar.stop().await;
+}
