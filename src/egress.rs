@@ -4,6 +4,7 @@
 //! its slots for as long as its reply streams. No backend is asked about it: while it lives here its row is renewed, and
 //! that of a sidecar that died ends with its lease. What it uses of budgets is known when its answer has ended.
 
+mod amazon;
 mod ask;
 mod key;
 mod meter;

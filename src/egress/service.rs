@@ -13,6 +13,7 @@ use tokio::sync::{SemaphorePermit, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::amazon::AmazonProtocol;
 use super::ask::CallAsk;
 use super::key::ReadBody;
 use super::pass::may_pass;
@@ -123,19 +124,24 @@ impl WayOut {
         if self.services.like.has_sent(&parts.headers) {
             return refuse(&parts, Fault::comes_round());
         }
+        let id = respond::request_id(&parts.headers);
+        let amazon = AmazonProtocol::of(&parts.headers);
+        let told = |fault: Fault| match amazon {
+            Some(protocol) => protocol.reply(&fault, id),
+            None => fault.reply(id),
+        };
         let to = may_pass(entry, &mut parts).and_then(|named| self.services.of(named));
         let to = match to {
             Ok(to) => to,
-            Err(fault) => return refuse(&parts, fault),
+            Err(fault) => return told(fault),
         };
-        let id = respond::request_id(&parts.headers);
         let called_by = CalledBy::of(&parts);
         match boxed(|| self.send(entry, &to, parts, body)).await {
             Ok(mut reply) => {
                 called_by.lead_back(&mut reply, entry, to.target().url());
                 reply
             }
-            Err(fault) => fault.reply(id),
+            Err(fault) => told(fault),
         }
     }
 
