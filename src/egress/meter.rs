@@ -489,7 +489,8 @@ impl MeteredAnswer {
         read.or(written).or(total)?;
         let within = of_prompt.or(of_input);
         // Some leave what a model thinks out of what it wrote, and only the sum has it.
-        let all_read = read.map(|read| read + beside.unwrap_or(0) + cache_write.unwrap_or(0));
+        let beside_it = [beside, cache_write].map(Option::unwrap_or_default);
+        let all_read = read.map(|read| beside_it.into_iter().fold(read, u64::saturating_add));
         let rest = total.zip(all_read);
         let rest = rest.map(|(total, read)| total.saturating_sub(read));
         let read = read.unwrap_or(0);

@@ -100,6 +100,11 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
             1_016,
         ),
         ("more than max", total("1000000000"), 5_000),
+        (
+            "more than any number",
+            json(200, &message.replace("100", "18446744073709551616")),
+            5_000,
+        ),
         // Nothing is told: the estimate stays.
         ("a stream without usage", events(&["{}", "[DONE]"]), 1_016),
         (
