@@ -169,17 +169,22 @@ impl Standings {
         }
     }
 
-    /// Whether one more call may wait. Where some are told apart by their group or their key, those of one leave places to
-    /// others.
-    fn has_place(&self, of: &Comer<'_>, key: &Key, share: Option<&Share>) -> bool {
+    /// Whether one more call may wait. Where some are told apart by their group, their key, or else that of a budget, those
+    /// of one leave places to others.
+    fn has_place(&self, of: &Comer<'_>, key: &Key, lane: &LaneName) -> bool {
         let most = of.entry.max_waiting;
         let waiting = self.waiting.get(&of.entry.name).copied().unwrap_or(0);
         let free = most.saturating_sub(waiting);
-        if share.is_none() && of.entry.key.constant().is_some() {
+        let is_apart = lane.share.is_some() || of.entry.key.constant().is_none();
+        let mut budgets = of.entry.budgets.iter();
+        if !is_apart && budgets.all(|budget| budget.key.constant().is_some()) {
             return free > 0;
         }
         let line = self.by_key.get(key);
-        let own = line.map_or(0, |line| line.waiting_of(share));
+        let own = line.map_or(0, |line| match is_apart {
+            true => line.waiting_of(lane.share.as_ref()),
+            false => line.lanes.get(lane).map_or(0, |lane| lane.calls.len()),
+        });
         let is_few = own < FEW && most > 0 && waiting < most + (most / PARTS).max(1);
         is_few || (free > 0 && own < free.saturating_mul(TIMES_FREE))
     }
@@ -353,7 +358,7 @@ impl CallLines {
         let key = turn_key(of.limited)?;
         let lane = LaneName::of(of.limited, key);
         let mut standings = self.0.lock();
-        if !standings.has_place(of, key, lane.share.as_ref()) {
+        if !standings.has_place(of, key, &lane) {
             return None;
         }
         standings.joined += 1;

@@ -79,3 +79,17 @@ async fn one_of_a_group_finds_a_place_beside_many_groups() {
     let mut ended = late.iter().map(|calls| calls[0].is_finished());
     assert_eq!([ended.next(), ended.next()], [Some(false), Some(true)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_for_a_budget_of_their_own_leave_places_to_others() {
+    let budget = "\n[[egress.budget]]\nname = 'b'\nkey = 'b:{header.X-Tenant}'\nrate = { limit = 2, period = '5m' }";
+    let keyed = format!("key = 'k'\nmax_wait = '10m'\nmax_waiting = 40{budget}");
+    let world = World::start("", &keyed, |_| Answer::ok()).await;
+    let flood = calls(&world.caller, "flood", 200);
+    sleep(millis(100)).await;
+    let small = calls(&world.caller, "small", 5);
+    sleep(millis(100)).await;
+    assert_eq!(refused(small).await, (0, 5));
+    // Two have started, and three of four places are its.
+    assert_eq!(refused(flood).await, (200 - 32, 200));
+}
