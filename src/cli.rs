@@ -803,7 +803,7 @@ pub struct Top {
     /// The state as one line of JSON
     #[arg(long)]
     pub json: bool,
-    /// The longest line; 0: none is cut [default: 100 in a terminal, else 0]
+    /// The longest line; 0: none is cut [default: the terminal's width, else 0]
     #[arg(
         long,
         env = "COLUMNS",

@@ -1,5 +1,6 @@
 //! `top`: the table of limits, each second, from `GET /throttle/v1/state`.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::iter;
 use std::time::Duration;
@@ -35,22 +36,27 @@ pub async fn top(
     out: &mut impl Write,
 ) -> Result<String, AskError> {
     let path = format!("/throttle/v1/state?search={}", ojs::encoded(&args.filter));
-    let clear = if is_terminal && !args.once { CLEAR } else { "" };
-    let columns = match args.columns {
-        Some(0) => usize::MAX,
-        Some(columns) => columns as usize,
-        // Nothing turns the lines of a file.
-        None if !is_terminal => usize::MAX,
-        None => 100,
-    };
+    let fills = is_terminal && !args.once && !args.json;
+    let clear = if fills { CLEAR } else { "" };
     let mut since = "the start".to_owned();
     loop {
+        // It may have another size by now.
+        let size = terminal_size::terminal_size().filter(|_| is_terminal);
+        let columns = match (args.columns, size) {
+            (Some(0), _) => usize::MAX,
+            (Some(columns), _) => columns as usize,
+            (None, Some((width, _))) => usize::from(width.0),
+            // Nothing turns the lines of a file.
+            (None, None) => usize::MAX,
+        };
+        let rows = size.filter(|_| fills);
+        let rows = rows.map_or(usize::MAX, |(_, height)| usize::from(height.0));
         let page = match port.call(Method::GET, &path, None).await {
             Ok(state) if args.json => state + "\n",
             Ok(state) => {
                 let state: Value = serde_json::from_str(&state).unwrap_or_default();
                 since = text(&state, "at").to_owned();
-                table(&state, args, columns)
+                screen(table(&state, args), (columns, rows))
             }
             Err(error @ AskError::Refused(..)) => return Err(error),
             Err(error) if args.once => return Err(error),
@@ -86,8 +92,28 @@ fn fit(line: &str, columns: usize) -> String {
     shown.take(columns).chain(['\n']).collect()
 }
 
+/// As much of the lines as a screen of this size has room for, above the line of its cursor. Rows are cut to its width,
+/// and sentences go on in the next line.
+fn screen(lines: Vec<String>, (columns, rows): (usize, usize)) -> String {
+    let sentences = textwrap::Options::new(columns).subsequent_indent("    ");
+    let wrapped = lines
+        .iter()
+        .flat_map(|line| match line.starts_with(['!', ' ']) {
+            true => textwrap::wrap(line, &sentences),
+            false => vec![Cow::Borrowed(&**line)],
+        });
+    let mut lines: Vec<_> = wrapped.collect();
+    if lines.len() >= rows {
+        let shown = rows.saturating_sub(2);
+        let more = lines.len() - shown;
+        lines.truncate(shown);
+        lines.push(format!("{more} more lines: --filter shows fewer, --once all").into());
+    }
+    lines.iter().map(|line| fit(line, columns)).collect()
+}
+
 /// The state: a line about the sidecar, what is wrong with it, one line for each limit, and one for each queue.
-fn table(state: &Value, args: &Top, columns: usize) -> String {
+fn table(state: &Value, args: &Top) -> Vec<String> {
     let (sidecar, keys) = (&state["sidecar"], &state["keys"]);
     let is_up = |part: &str| match state[part]["up"] == true {
         true => "up",
@@ -138,7 +164,7 @@ fn table(state: &Value, args: &Top, columns: usize) -> String {
     }
     lines.extend(way_lines(state));
     lines.extend(queue_lines(state, &args.filter.to_lowercase()));
-    lines.iter().map(|line| fit(line, columns)).collect()
+    lines
 }
 
 /// One line for each way out, and what holds it back.
@@ -310,6 +336,21 @@ mod tests {
     #[test]
     fn a_name_steers_no_terminal() {
         assert_eq!(fit("_queue:a\x1b[2J\rb", 12), "_queue:a?[2J\n");
+    }
+
+    #[test]
+    fn what_a_screen_has_no_room_for_is_counted() {
+        let lines = |many: usize| (0..many).map(|n| format!("line {n}")).collect();
+        assert_eq!(screen(lines(3), (4, 4)), "line\nline\nline\n");
+        assert_eq!(
+            screen(lines(3), (6, usize::MAX)),
+            "line 0\nline 1\nline 2\n"
+        );
+        let cut = screen(lines(9), (12, 4));
+        assert_eq!(cut, "line 0\nline 1\n7 more lines\n");
+        assert_eq!(screen(lines(2), (12, 0)), "2 more lines\n");
+        let told = vec!["! it is away".to_owned(), "name     1".to_owned()];
+        assert_eq!(screen(told, (8, 9)), "! it is\n    away\nname    \n");
     }
 
     #[test]
