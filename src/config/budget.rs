@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::egress::HOUR;
 use super::entries::{must_have, on_store_error, valid_name};
+use super::kinds::HOUR;
 use ojs_limit::{CostRule, Limits, WindowKind};
 use ojs_policy::fields::{FieldValue, Fields};
 use ojs_policy::limits::rates;

@@ -12,7 +12,9 @@ use super::costs::fair_calls;
 use super::entries::{must_have, on_store_error, valid_name};
 use super::feedback::feedback;
 use super::hosts::{Hosts, hosts, warn_of_one_key};
-use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
+use super::kinds::{
+    HOUR, SettingKind as _, address, count, must_have_certificates, path, time, token,
+};
 use super::secret::Secret;
 use ojs_duration::short;
 use ojs_limit::{Cost, Key, Limits, Rate, Throttle};
@@ -25,7 +27,6 @@ use ojs_store::guard::Declared;
 use ojs_wire::upstream::{BaseUrl, one_name};
 
 const SECOND: Duration = Duration::from_secs(1);
-pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 /// A call that failed rests for so long at least before it is made again.
 pub const LEAST_REST: Duration = Duration::from_millis(500);
 

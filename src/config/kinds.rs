@@ -24,6 +24,9 @@ use ojs_store::{postgres, redis, sqlite};
 use ojs_tls as tls;
 use ojs_wire::upstream::BaseUrl;
 
+/// The longest timeout that makes sense.
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
+
 /// The largest file of a token, in bytes.
 const MOST_TOKEN: u32 = 64 << 10;
 /// The largest file of certificates, in bytes.

@@ -21,7 +21,7 @@ use super::budget::Budget;
 use super::choices::{LogFormat, MediaType, StoreUrl};
 use super::egress::EgressSettings;
 use super::kinds::{
-    SettingKind, address, backend, certificates, count, flag, name, namespace, path, size,
+    HOUR, SettingKind, address, backend, certificates, count, flag, name, namespace, path, size,
     some_url, store, time, token, word,
 };
 use super::origins::Origins;
@@ -41,8 +41,6 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(25);
 
 /// The shortest timeout that makes sense.
 const LEAST: Duration = Duration::from_millis(1);
-/// The longest timeout that makes sense.
-const HOUR: Duration = seconds(3_600);
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
