@@ -240,6 +240,7 @@ crate::scenarios! {
     flow::free_beside_limited: 6 limit;
     flow::many_keys: 6 limit;
     flow::two_questions_in_a_row: 4;
+    flow::many_end_elsewhere: 2;
     flow::many_ask_at_once: 3;
     flow::the_end_is_foretold: 5 | 20;
     deep::one_shut_key: 1 limit;

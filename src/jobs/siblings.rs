@@ -24,7 +24,7 @@ use crate::wire::boxed;
 const AT_ONCE: usize = 16;
 /// So many offers are written to the store in one call.
 const OFFERS_AT_ONCE: usize = 256;
-/// So many questions for a pause are on their way to the store at once.
+/// So many questions of one kind are on their way to the store at once.
 const QUESTIONS: usize = 16;
 /// How often it is looked whether a job in hand is back.
 const RECHECK: Duration = Duration::from_millis(10);
@@ -35,6 +35,7 @@ const OFFER: Duration = Duration::from_secs(5);
 /// none.
 pub(super) async fn hear_siblings(proxy: &Proxy, files: &SiblingFiles, stop: CancellationToken) {
     let sidecar = &proxy.sidecar;
+    let mut followed = JoinSet::new();
     loop {
         let wake = tokio::select! {
             wake = sidecar.store.wake() => wake,
@@ -42,7 +43,15 @@ pub(super) async fn hear_siblings(proxy: &Proxy, files: &SiblingFiles, stop: Can
         };
         match wake {
             Wake::Freed(keys) => sidecar.wake_keys(&keys),
-            Wake::Row { job } => follow_job(proxy, job),
+            Wake::Row { job } => {
+                // Beside what else is heard: siblings may end jobs more quickly than a slow store answers.
+                while followed.len() >= QUESTIONS && followed.join_next().await.is_some() {}
+                let proxy = proxy.clone();
+                followed.spawn(boxed::work(async move {
+                    proxy.sidecar.store.follow(&job).await;
+                    follow_job(&proxy, job);
+                }));
+            }
             Wake::Came { queue, subqueues } => {
                 sidecar.subqueues.hear(&queue, &subqueues);
                 sidecar.hold.arrived(&queue);

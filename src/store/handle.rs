@@ -125,6 +125,13 @@ impl Store {
         self.guard().map_or(0, Guard::times_failed)
     }
 
+    /// Learns whether a job's row is still this sidecar's ([`Wake::Row`]).
+    pub async fn follow(&self, job: &str) {
+        if let Some(guard) = self.guard() {
+            guard.follow(job).await;
+        }
+    }
+
     /// What single policies declare for the time when the store is lost, in place of earlier ones.
     pub fn declare(&self, by_policy: guard::Declared) {
         if let Some(guard) = self.guard() {

@@ -44,6 +44,47 @@ pub async fn two_questions_in_a_row(ctx: Ctx) -> Judge {
     judge.all_well()
 }
 
+/// Many jobs end through another sidecar than the one that gave them out, as behind a balancer, and the store of that one is
+/// slow: it hears of a slot that is free as soon as if nothing else had ended.
+pub async fn many_end_elsewhere(ctx: Ctx) -> Judge {
+    const LATE: Duration = Duration::from_millis(300);
+    let limits = format!("{KEYED}concurrency = 1");
+    let (w, b) = ctx.world().limits(&limits).pair().await;
+    let of = |tenant: usize| job().meta("tenant", json!(tenant.to_string()));
+    w.enqueue_all(30, of).await;
+    let (one, elsewhere) = (w.hands("one"), w.hands_of("one", &b));
+    let mut out = Vec::new();
+    for _ in 0..3 {
+        out.extend(one.get("mail", 10).await);
+    }
+    // Its slot is free after all others.
+    w.enqueue(of(29)).await;
+    w.pass(5_000).await;
+    w.first_way(|way| way.late(LATE));
+    let end_all = async {
+        w.pass(2_000).await;
+        elsewhere.ack_all(&out).await;
+        Instant::now()
+    };
+    let next = async {
+        let patience = Instant::now() + Duration::from_secs(30);
+        loop {
+            let got = one.get("mail", 1).await;
+            if !got.is_empty() || Instant::now() > patience {
+                return (got, Instant::now());
+            }
+        }
+    };
+    let ((last, came), ended) = tokio::join!(next, end_all);
+    let took = came.saturating_duration_since(ended);
+    w.first_way(Way::mend);
+    one.ack_all(&last).await;
+    let mut judge = w.judge_when_done(60).await;
+    judge.that(out.len() == 30, format!("{} came", out.len()));
+    judge.soon_took("the last one", took, 800);
+    judge.all_well()
+}
+
 /// Workers that ask while a claim is under way share the next one, which asks for what all of them miss: the backend is
 /// asked twice for 40 of them, or three times where they want 400 jobs. What one of them has in part is claimed once more,
 /// and nothing else, also while the store takes its time to say what may start.

@@ -204,6 +204,22 @@ impl Guard {
         rows
     }
 
+    /// A sibling may have ended the row of a job: if it is ours no more, our note of it ends.
+    pub(crate) async fn follow(&self, job: &str) {
+        let Some(asked) = self.claim_of_own(job) else {
+            return;
+        };
+        let Ok(row) = self.inner.row(job).await else {
+            return;
+        };
+        let claim = |row: &Row| row.claimed.generation;
+        // One of an older claim was put back, and ours takes its place.
+        if row.as_ref().is_none_or(|row| claim(row) >= asked) {
+            let is_same = |own: &Row| claim(own) == asked;
+            self.state().found(job, row.as_ref(), is_same);
+        }
+    }
+
     /// Asks the store what is due, after it was told what it may have forgotten.
     pub(super) async fn look(&self, which: LooksAfter, max: usize) -> Result<Vec<Row>, StoreError> {
         let (failed, suspect) = {

@@ -190,20 +190,10 @@ impl Ledger for Guard {
 
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
         Box::pin(async {
-            let wake = tokio::select! {
+            tokio::select! {
                 wake = self.inner.wake() => wake,
                 () = self.turned.notified() => Wake::All,
-            };
-            if let Wake::Row { job } = &wake
-                && let Some(asked) = self.claim_of_own(job)
-                && let Ok(row) = self.inner.row(job).await
-                // One of an older claim was put back, and ours takes its place.
-                && row.as_ref().is_none_or(|row| row.claimed.generation >= asked)
-            {
-                let is_same = |own: &Row| own.claimed.generation == asked;
-                self.state().found(job, row.as_ref(), is_same);
             }
-            wake
         })
     }
 
