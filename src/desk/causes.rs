@@ -138,7 +138,7 @@ causes! {
         => "{do}; `ojs-throttle doctor` says more";
     /// Calls through the way out get 502 or 504. This alone keeps no job from starting. The log has the reason.
     SERVICE_AWAY "service away": "the service of way out {egress} does not answer: calls to it fail"
-        => "`ojs-throttle doctor` says whether it can be reached from here; pause the policy of its jobs if it lasts";
+        => "`ojs-throttle doctor` says whether it can be reached from here; if it lasts, pause the key of its calls and jobs";
     /// Limits are not known while the store is away, and `closed` was chosen for this case.
     STORE_CLOSED "store closed": "the store does not answer, and on_store_error is \"closed\": no job of {what} starts{error}"
         => "bring the store back; `ojs-throttle doctor` says what is wrong with it";
