@@ -128,13 +128,20 @@ pub(crate) async fn look_up(proxy: &Proxy, scope: u64, job: &str) -> Lookup {
         {
             Lookup::Gone
         }
-        // Of somebody before it, or for now.
-        StatusCode::TOO_MANY_REQUESTS
-        | StatusCode::BAD_GATEWAY
-        | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => Lookup::Unanswered,
+        status if is_for_now(status) => Lookup::Unanswered,
         _ => Lookup::Unknown,
     }
+}
+
+/// Whether a reply is of somebody before the backend, or for now: what was asked may have been done or not.
+pub(crate) fn is_for_now(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+    )
 }
 
 /// The job in such a reply: in `job`, or the whole.

@@ -18,6 +18,7 @@ use crate::answers::body::{Body, Watch as _};
 use crate::answers::respond::{self, Fault, refuse};
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Proxy, edges, hiding};
+use crate::inquiry::calls::is_for_now;
 use crate::inquiry::{passing, prove, rows};
 use crate::store::{Claimed, End, Gen, KnownRow, LedgerExt, Row, StoreError};
 use crate::subqueues::mirror;
@@ -63,6 +64,8 @@ pub(crate) async fn settle(
     // second one would run the job twice. Ending with the connection would be simpler and would give the place of the
     // request back at once. It would trade that for a job that runs twice, so the request keeps its place until it ends.
     match to_the_end(&sidecar.tasks.settling, work).await {
+        // It may come again, and may have been carried out.
+        (Ok(Settled::Answered(reply)), _) if is_for_now(reply.status) => respond::theirs(reply),
         (Ok(Settled::Answered(reply)), request) => answer(reply, request),
         (Ok(Settled::WithAnother), mut request) => {
             // Workers say no name, so it may be that other one who asks. Told so once, it is believed the next time: else
@@ -116,7 +119,9 @@ async fn settle_through(
             Err(error) => return Ok(Settled::Unsure(error)),
         }
     }
-    if let Ok(Settled::Answered(reply)) = &sent {
+    if let Ok(Settled::Answered(reply)) = &sent
+        && !is_for_now(reply.status)
+    {
         follow_answer(proxy, &settling, reply).await;
     }
     sent
@@ -157,7 +162,7 @@ async fn send(
 
 /// Whether the backend says no.
 fn is_refused(reply: &Reply) -> bool {
-    !reply.status.is_success()
+    !reply.status.is_success() && !is_for_now(reply.status)
 }
 
 /// Waits until the store can say which row a job has, because it could not before.

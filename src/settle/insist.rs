@@ -10,7 +10,7 @@ use super::settling::{RowFound, Settling};
 use super::unheard::{Doubt, Verb};
 use crate::answers::respond::ours;
 use crate::desk::{Proxy, Sidecar};
-use crate::inquiry::calls::{self, Lookup, PAUSES, job_in};
+use crate::inquiry::calls::{self, Lookup, PAUSES, is_for_now, job_in};
 use crate::inquiry::prove::attempt_since;
 use crate::json::{Json, quote};
 use crate::store::LedgerExt;
@@ -27,7 +27,8 @@ enum RetryFate {
     Unheard,
 }
 
-/// Sends the request as `body` says it until the backend answers, GET tells how the job ended, or the time is up.
+/// Sends the request as `body` says it until the backend answers, GET tells how the job ended, or the time is up. An
+/// answer of who stands before the backend, or for now, is none: the worker gets it if nothing better comes in time.
 pub(super) async fn insist(
     proxy: &Proxy,
     settling: &Settling<'_>,
@@ -41,8 +42,9 @@ pub(super) async fn insist(
     };
     loop {
         let answer = calls::call(proxy, "settle", send()).await;
-        let error = match answer {
+        let (last, may_be_done) = match answer {
             Ok(reply) if reply.status.is_success() => return Ok(reply),
+            Ok(reply) if is_for_now(reply.status) => (Ok(reply), true),
             // A request that was carried out before is refused the second time.
             Ok(reply) => {
                 let Some(doubt) = doubt else {
@@ -58,15 +60,18 @@ pub(super) async fn insist(
                     _ => reply,
                 });
             }
-            Err(error) => error,
+            Err(error) => {
+                let may_be_done = error.in_doubt();
+                (Err(error), may_be_done)
+            }
         };
-        if error.in_doubt() {
+        if may_be_done {
             doubt = Some(Doubt::Tried);
         }
         // If the first nack was carried out, another worker may run the job under the same claim id, and a second
         // nack would end that run.
         let ends_another = settling.verb == Verb::Nack && doubt == Some(Doubt::Tried);
-        let looks = error.in_doubt() || ends_another;
+        let looks = may_be_done || ends_another;
         loop {
             let over = Instant::now() + pause >= settling.deadline;
             if !over {
@@ -79,7 +84,7 @@ pub(super) async fn insist(
             };
             match seen {
                 RetryFate::Done(done) => return Ok(done),
-                _ if over => return Err(error),
+                _ if over => return last,
                 RetryFate::Unheard if ends_another => {}
                 RetryFate::Open | RetryFate::Unheard => break,
             }

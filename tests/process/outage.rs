@@ -219,6 +219,24 @@ fn an_ack_whose_answer_is_lost_is_made_once_and_answered() {
     assert_eq!(sidecar.metric("ojs_throttle_slots"), 0.0);
 }
 
+/// So an ingress says that it lost the backend's answer.
+#[test]
+fn an_ack_that_a_gateway_answers_is_made_once_and_answered() {
+    let backend = Backend::start(Lax::redis());
+    let relay = Relay::before(backend.addr);
+    let sidecar = Sidecar::run(&config(relay.addr, "", ONE));
+    let job = enqueue(sidecar.data, "q", json!({}));
+    assert_eq!(
+        fetch(sidecar.data, "q", 1, "w").jobs(),
+        std::slice::from_ref(&job)
+    );
+    relay.fail("/workers/ack");
+    let reply = ack(sidecar.data, &job, "w");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(backend.count(EventKind::Acked, &job), 1);
+    assert_eq!(sidecar.metric("ojs_throttle_slots"), 0.0);
+}
+
 #[test]
 fn an_ack_waits_for_a_backend_that_is_away() {
     let (mut backend, sidecar) = pair("", ONE);

@@ -12,6 +12,8 @@ struct Orders {
     away: Duration,
     /// Until when nobody is served.
     until: Option<Instant>,
+    /// Another answer than the backend's goes back to the next request with this in it.
+    failing: Option<&'static str>,
     /// The member that replies show under another name.
     hidden: Option<&'static str>,
     /// What was sent to the backend, a letter for each byte.
@@ -53,6 +55,11 @@ impl Relay {
         orders.away = away;
     }
 
+    /// The reply to the next request with `word` in it is lost, and 502 goes back in its place.
+    pub fn fail(&self, word: &'static str) {
+        self.orders.lock().unwrap().failing = Some(word);
+    }
+
     /// From now on no reply shows a member of this name.
     pub fn hide(&self, name: &'static str) {
         self.orders.lock().unwrap().hidden = Some(name);
@@ -77,8 +84,11 @@ impl Relay {
 fn relay(mut client: TcpStream, mut server: TcpStream, orders: Arc<Mutex<Orders>>) {
     let given = Arc::clone(&orders);
     let (mut back, mut from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-    let cutting = Arc::new(Mutex::new(false));
-    let cut = Arc::clone(&cutting);
+    let (cutting, failing) = (
+        Arc::new(Mutex::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (cut, failed) = (Arc::clone(&cutting), Arc::clone(&failing));
     let replies = std::thread::spawn(move || {
         let mut bytes = [0; 16 * 1024];
         while let Ok(read @ 1..) = from.read(&mut bytes) {
@@ -86,7 +96,11 @@ fn relay(mut client: TcpStream, mut server: TcpStream, orders: Arc<Mutex<Orders>
             if let Some(name) = given.lock().unwrap().hidden {
                 rename(bytes, name);
             }
-            if *cut.lock().unwrap() || back.write_all(bytes).is_err() {
+            let sent = match failed.swap(false, Ordering::Relaxed) {
+                true => &b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"[..],
+                false => bytes,
+            };
+            if *cut.lock().unwrap() || back.write_all(sent).is_err() {
                 break;
             }
         }
@@ -105,6 +119,10 @@ fn relay(mut client: TcpStream, mut server: TcpStream, orders: Arc<Mutex<Orders>
             orders.cut = None;
             orders.until = Some(Instant::now() + orders.away);
             *cutting.lock().unwrap() = true;
+        }
+        if orders.failing.is_some_and(|word| text.contains(word)) {
+            orders.failing = None;
+            failing.store(true, Ordering::Relaxed);
         }
         drop(orders);
         if server.write_all(&bytes[..read]).is_err() {

@@ -118,6 +118,10 @@ pub async fn settling_fails(ctx: Ctx) -> Judge {
         (Op::Ack, Fault::Refused),
         (Op::Nack, Fault::ReplyLost),
         (Op::Nack, Fault::Refused),
+        // So an ingress says that the backend restarts.
+        (Op::Ack, Fault::Status(503)),
+        (Op::Ack, Fault::Status(502)),
+        (Op::Nack, Fault::Status(503)),
     ]);
     let w = ctx.limits(TWO).start().await;
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0.1S" });
