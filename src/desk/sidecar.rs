@@ -54,9 +54,11 @@ pub struct Sidecar {
     pub(crate) calling: Calling,
     /// What is shown of all this.
     pub(crate) snapshot: SharedSnapshot,
-    /// Room for the bytes of bodies that are read whole, and of those that settle a job or keep it alive.
+    /// Room for the bytes of bodies that are read whole, of those that settle a job or keep it alive, and of calls, which
+    /// may wait for long.
     pub(crate) bodies: Semaphore,
     pub(crate) urgent_bodies: Semaphore,
+    pub(crate) call_bodies: Semaphore,
     pub(crate) readiness: Readiness,
     pub(crate) file: FollowedFile,
 }
@@ -106,6 +108,7 @@ impl Sidecar {
             snapshot: SharedSnapshot::default(),
             bodies: Semaphore::new(bytes),
             urgent_bodies: Semaphore::new(bytes),
+            call_bodies: Semaphore::new(bytes),
         });
         settings::follow_settings(&sidecar);
         settings::follow_subqueues(&sidecar);

@@ -236,7 +236,7 @@ impl WayOut {
         }
         let (room, patience) = {
             let server = &self.sidecar.live().settings.server;
-            (&self.sidecar.bodies, server.body_timeout)
+            (&self.sidecar.call_bodies, server.body_timeout)
         };
         let (bytes, taken) = body::read(body, most as usize, patience, room).await?;
         Ok((CallBody::Whole(bytes), Some(taken)))

@@ -87,6 +87,35 @@ fn garbage_on_both_ports() {
     assert!(memory < 60 * 1024, "{memory} KiB");
 }
 
+/// A call may wait for long, and has its body for as long.
+#[test]
+fn bodies_of_calls_that_wait_keep_no_job_out() {
+    let vendor = Vendor::start(|_| Answer::ok().after(FOREVER));
+    let backend = Backend::start(Lax::spec());
+    let calls = port::own();
+    let egress = format!(
+        "[[egress]]\nname = \"e\"\nlisten = \"{calls}\"\nupstream = \"http://{}\"\nconcurrency = 1\nmax_wait = \"1h\"\n",
+        vendor.addr
+    );
+    let server = "max_body = \"1MiB\"\nmax_bodies = \"2MiB\"";
+    let sidecar = Sidecar::run(&config(backend.addr, server, &egress));
+    let mut open = Vec::new();
+    for _ in 0..40 {
+        let mut conn = Conn::open(calls);
+        conn.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n")
+            .unwrap();
+        conn.write(&[b' '; 60_000]).unwrap();
+        open.push(conn);
+    }
+    let refused = "ojs_throttle_responses_total{status=\"503\",code=\"overloaded\"}";
+    wait("there is no room for more calls", || {
+        sidecar.metric(refused) > 0.0
+    });
+    let job = json!({"type": "t", "args": [" ".repeat(60_000)], "options": {"queue": "q"}});
+    let reply = ask(sidecar.data, "POST", "/ojs/v1/jobs", &job.to_string());
+    assert_eq!(reply.status, 201, "{reply:?}");
+}
+
 /// Bodies come slowly on both planes, or wait: together they take what they may, and who settles is not kept out.
 #[test]
 fn slow_bodies_take_no_more_memory_than_they_may() {
