@@ -18,7 +18,7 @@ use crate::desk::{Proxy, Sidecar, guard, settings};
 use crate::inquiry::shape::rfc3339;
 use crate::inquiry::{bases, in_force};
 use crate::json::quote;
-use crate::limit::{Cost, Key, Limited, Space, Timestamp};
+use crate::limit::{Cost, Key, Limited, Rate, Space, Timestamp};
 use crate::show::{limits, why};
 use crate::store::{Change, Claim, Claimed, End, Gen, LedgerExt};
 use crate::wire::ojs;
@@ -187,14 +187,20 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
         let mut limited = Limited::new(Space::Job, key.clone(), file, name);
         limited.cost = Cost { pays, ..Cost::ONE };
         let now = sidecar.store.now();
-        // It counts in the windows that hold now.
-        if let Some(set) = in_force::with_set(sidecar.store.overrides(), &limited, now) {
-            limited.limits = set;
+        let set = in_force::with_set(sidecar.store.overrides(), &limited, now);
+        let rates = &mut limited.limits.rates;
+        // It counts in the windows of the file, and in those that hold now: what is set by hand ends some day.
+        for rate in set.into_iter().flat_map(|set| set.rates) {
+            let is_same = |of: &Rate| (of.period, &of.window) == (rate.period, &rate.window);
+            if !rates.iter().any(is_same) {
+                rates.push(rate);
+            }
         }
-        // It has been used already, whatever the limit is.
-        for rate in &mut limited.limits.rates {
+        // It has been used already, whatever the limit is, and whether the key is paused.
+        for rate in rates {
             rate.limit = NonZeroU32::MAX;
         }
+        (limited.limits.concurrency, limited.limits.throttle) = (None, None);
         let id = format!("{}{}", Claim::CALL_IDS, Uuid::now_v7().simple());
         let claim = Claim {
             claimed_at: now,
@@ -202,9 +208,12 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
             ..Claim::new(id.into(), Gen(1), Claim::queue_of_calls("limit"))
         };
         let claimed = Claimed::from(claim);
-        sidecar.store.take(&[&claimed], 1).await?;
-        let ends = sidecar.end_by(&End::of_claim(&claimed)).await;
-        ends.ok_or_else(|| Fault::new("store_unavailable", "the store has not taken it"))?;
+        let taken = sidecar.store.take(&[&claimed], 1).await;
+        let ended = sidecar.end_by(&End::of_claim(&claimed)).await;
+        if taken.is_err() || ended.is_none() {
+            let message = "what was counted is cleared, and the store has not taken the new number";
+            return Err(Fault::new("store_unavailable", message).hinting("send it again"));
+        }
     }
     tracing::info!(%key, used, "what it has used was set on the admin port");
     sidecar.control.named.know(&key);
