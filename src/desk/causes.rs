@@ -49,7 +49,7 @@ macro_rules! causes {
 causes! {
     /// Workers are slow or dead. The jobs with their workers are listed. See "Slots are full, and workers are idle".
     SLOTS "slots": "{taken} of {slots} slots of {what} are taken{needs}{set}"
-        => "wait until one of the jobs below ends, or {raise}; the slot of a dead worker is free after its visibility timeout";
+        => "wait until one of the {out} ends, or {raise}; {dead}";
     /// They have run three times as long as any of the last 100 jobs of the key, and for 5 s at least. A worker that sends
     /// heartbeats keeps its slot as long as it does so. It is said once 20 jobs of the key have ended here.
     HUNG "may hang": "{jobs} run since {age}, usual is {usual}: {workers} may hang, with slots of {what}"
@@ -132,10 +132,13 @@ causes! {
     /// A web server answers there, or an admin port, or this sidecar itself. Nothing can be fetched, and `/readyz` is 503.
     WRONG_UPSTREAM "wrong upstream" stops all: "server.upstream leads to no backend: {who}"
         => "write the backend's address in server.upstream; `ojs-throttle doctor` says more";
-    /// Workers get the same answer. 401 and 403 speak of their credentials, and 404 of a wrong `server.upstream`. Else look
-    /// at the backend and its log. `ojs-throttle doctor` says more. The log says it as `backend_refuses`.
+    /// Workers get the same answer. 404 speaks of a wrong `server.upstream`. Else look at the backend and its log.
+    /// `ojs-throttle doctor` says more. The log says it as `backend_refuses`.
     BACKEND_REFUSES "backend refuses" stops all: "the backend answers a FETCH with {status}: nothing can be fetched"
         => "{do}; `ojs-throttle doctor` says more";
+    /// It did so in the last 30 s. Workers with other credentials may get jobs. The log says it as `backend_refuses`.
+    LOGIN_REFUSED "login refused" lets start: "the backend refuses the credentials of a worker: its FETCH gets {status}"
+        => "correct the credentials of that worker; the backend's log may say which it is";
     /// Calls through the way out get 502 or 504. This alone keeps no job from starting. The log has the reason.
     SERVICE_AWAY "service away": "the service of way out {egress} does not answer: calls to it fail"
         => "`ojs-throttle doctor` says whether it can be reached from here; if it lasts, pause the key of its calls and jobs";
@@ -238,7 +241,14 @@ impl Cause {
 
     /// Whether tables show it although jobs start.
     pub(crate) fn is_shown(&self) -> bool {
-        [&QUEUE_FULL, &REFUSED, &OUT_OF_REACH, &CREDENTIALS].contains(&self.kind)
+        [
+            &QUEUE_FULL,
+            &REFUSED,
+            &OUT_OF_REACH,
+            &CREDENTIALS,
+            &LOGIN_REFUSED,
+        ]
+        .contains(&self.kind)
     }
 
     /// Whether it is worth telling beside what decides.

@@ -1,9 +1,11 @@
 //! What only FETCH needs to know, over all requests.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::StatusCode;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::asks::PassedFetches;
@@ -17,6 +19,9 @@ use crate::answers::load::Seldom;
 use crate::limit::Timestamp;
 use crate::store::Gen;
 
+/// How long a refusal is told: workers that poll are refused again in this time.
+const LATELY: Duration = Duration::from_secs(30);
+
 /// What only FETCH needs to know, over all requests.
 #[derive(Debug, Default)]
 pub(crate) struct Fetching {
@@ -26,8 +31,8 @@ pub(crate) struct Fetching {
     pub(crate) paused: Paused,
     /// Whether jobs have come with limits of their own.
     pub(crate) brought: AtomicBool,
-    /// The status with which the backend refused the last FETCH; 0: it did not.
-    pub(crate) refused: AtomicU16,
+    /// With which status the backend last refused a FETCH, and when; `None`: it has accepted one since.
+    refused: Mutex<Option<(StatusCode, Instant)>>,
     /// That it does so, which is said seldom, and whether it was said and is not over.
     refusal: Seldom,
     is_told: AtomicBool,
@@ -78,18 +83,31 @@ impl Fetching {
                 status,
                 StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
             );
-        let refused = if is_refusal { status.as_u16() } else { 0 };
-        self.refused.store(refused, Ordering::Relaxed);
+        let mut last = self.refused.lock();
+        // That other credentials are good says nothing of those.
+        if is_refusal || last.is_some_and(|(status, _)| !is_of_login(status)) {
+            *last = is_refusal.then(|| (status, Instant::now()));
+        }
+        drop(last);
         if is_refusal && self.refusal.now() {
             self.is_told.store(true, Ordering::Relaxed);
             tracing::warn!(
                 id = %"backend_refuses",
-                status = refused,
-                "the backend refuses a FETCH: nothing can be fetched while it does"
+                status = status.as_u16(),
+                "the backend refuses a FETCH: who asks so gets no job"
             );
         } else if !is_refusal && self.is_told.swap(false, Ordering::Relaxed) {
             tracing::info!("the backend accepts a FETCH again");
         }
+    }
+
+    /// With which status the backend has refused a FETCH lately, if it did. What nobody asks any more nobody is refused.
+    pub(crate) fn refused_lately(&self) -> Option<StatusCode> {
+        let last = self
+            .refused
+            .lock()
+            .filter(|(_, at)| at.elapsed() < LATELY)?;
+        Some(last.0)
     }
 
     /// Forgets everything.
@@ -103,5 +121,31 @@ impl Fetching {
     pub(crate) fn forget_unused(&self, now: Instant) {
         self.backlogs.forget_unused(now);
         self.limited.forget_unused(now);
+    }
+}
+
+/// Whether a refusal speaks of who asks, and not of the backend.
+pub(crate) fn is_of_login(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_told_until_it_is_over() {
+        let fetching = Fetching::default();
+        fetching.note_status(StatusCode::SERVICE_UNAVAILABLE);
+        let told = fetching.refused_lately();
+        assert_eq!(told, Some(StatusCode::SERVICE_UNAVAILABLE));
+        fetching.note_status(StatusCode::OK);
+        assert_eq!(fetching.refused_lately(), None);
+        // Of a worker's credentials: others get their jobs.
+        fetching.note_status(StatusCode::UNAUTHORIZED);
+        fetching.note_status(StatusCode::OK);
+        assert_eq!(fetching.refused_lately(), Some(StatusCode::UNAUTHORIZED));
+        tokio::time::sleep(LATELY).await;
+        assert_eq!(fetching.refused_lately(), None);
     }
 }

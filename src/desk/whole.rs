@@ -7,6 +7,7 @@ use http::StatusCode;
 
 use super::Sidecar;
 use super::causes::{self, Cause, quoted};
+use super::fetching::is_of_login;
 use super::process::FileRefusal;
 use crate::duration;
 use crate::wire::ojs::shell_word;
@@ -20,19 +21,21 @@ pub(crate) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
     if sidecar.tasks.draining.is_cancelled() || sidecar.readiness.word() == "draining" {
         found.push(Cause::new(&causes::DRAINING, &[]));
     }
-    let refused = StatusCode::from_u16(sidecar.fetching.refused.load(Ordering::Relaxed));
     if sidecar.tasks.threads.backend_is_away() {
         found.push(Cause::new(&causes::BACKEND_AWAY, &[]));
     } else if let Some(stranger) = sidecar.backend.stranger() {
         found.push(Cause::new(&causes::WRONG_UPSTREAM, &[("who", &stranger)]));
-    } else if let Ok(status) = refused {
-        let what_helps = match status.as_u16() {
-            401 | 403 => "correct the credentials of the workers",
-            404 => "correct server.upstream",
+    } else if let Some(status) = sidecar.fetching.refused_lately() {
+        let kind = match is_of_login(status) {
+            true => &causes::LOGIN_REFUSED,
+            false => &causes::BACKEND_REFUSES,
+        };
+        let what_helps = match status {
+            StatusCode::NOT_FOUND => "correct server.upstream",
             _ => "look at the backend and its log",
         };
         let known: [(&str, &dyn Display); 2] = [("status", &status), ("do", &what_helps)];
-        found.push(Cause::new(&causes::BACKEND_REFUSES, &known));
+        found.push(Cause::new(kind, &known));
     }
     if sidecar.store.is_lost() {
         let error = store_error(sidecar);

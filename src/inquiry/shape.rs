@@ -30,6 +30,10 @@ pub(crate) const POLICY_IS_STRICTER: &str = "what is set for all keys of its pol
 pub(crate) const FILE_IS_STRICTER: &str = "the [[queue]] of the file is stricter than what is set here, and all must allow: \
     loosen it in the file";
 
+/// Beside a pause of what does not let its jobs wait.
+pub(crate) const DISCARDED: &str = "JOBS ARE DISCARDED while this is paused, because on_limit is \"drop\": resume it, or write \
+    on_limit = \"wait\" into the file first";
+
 /// Beside what is set for all keys of a policy that is not there.
 pub(crate) const NO_POLICY: &str = "no [[policy]], [[egress]] or [[egress.budget]] of the file has this name: it binds nothing, \
     and can be taken away";

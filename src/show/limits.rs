@@ -21,7 +21,7 @@ use crate::inquiry::in_force::{set_for_queue, with_set};
 use crate::inquiry::shape::{self, LimitView};
 use crate::inquiry::waiting;
 use crate::jobs::siblings;
-use crate::limit::{Cost, Key, KeyState, Limited, Limits, Rate, Space, Timestamp};
+use crate::limit::{Cost, Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
 use crate::policy::{self, Template, strictest};
 use crate::store::{KeyStates, LedgerExt, Override, Row, RowsOf, StoreError, Usage};
 
@@ -459,11 +459,28 @@ async fn shown(
         calls: waiting.calls,
         set: (sidecar.store.overrides()).get(limited.space, &limited.key, now),
         of_policies: set_for_policies(sidecar, &limited, facts),
-        hint: None,
+        hint: discards(&facts.now.live, &limited),
         now,
         at: facts.now.at,
         limited,
     }
+}
+
+/// That a pause of this has jobs discarded, where a policy of the file does that with what may not start.
+fn discards(live: &Live, limited: &Limited) -> Option<Cow<'static, str>> {
+    if limited.limits.concurrency != Some(0) {
+        return None;
+    }
+    let mut policies = live.policies.policies().iter();
+    let is_discarded = policies.any(|policy| {
+        let is_of_it = match limited.space {
+            Space::Job => policy.key.may_give(&limited.key),
+            Space::Policy => *policy.name == *limited.key.as_str(),
+            Space::Queue => false,
+        };
+        is_of_it && policy.on_limit == OnLimit::Drop
+    });
+    is_discarded.then_some(shape::DISCARDED.into())
 }
 
 /// When those that wait will have started. What jobs cost that wait is not known.
@@ -571,19 +588,23 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
         None => limits.clone(),
     });
     let limits = limits.unwrap_or_default();
+    let limited = Limited::new(Space::Policy, name.clone(), limits, name.as_str().into());
     let budget = live.settings.budget_named(name.as_str());
     let state = KeyState::default();
     Some(LimitView {
         name: name.as_str().to_owned(),
-        usage: Usage::of(&state, &limits, now).unwrap_or_default(),
+        usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
         unit: budget.map_or("starts", |budget| budget.unit()),
         currency: budget.and_then(|budget| budget.currency.clone()),
         waiting: facts.now.held.waiting(|one| *one.policy == *name.as_str()) as u64,
         hint: match file {
-            Some(_) => policies::part_of(live, name.as_str()).map(Cow::Owned),
+            Some(_) => {
+                let part = || policies::part_of(live, name.as_str()).map(Cow::Owned);
+                discards(live, &limited).or_else(part)
+            }
             None => Some(shape::NO_POLICY.into()),
         },
-        limited: Limited::new(Space::Policy, name.clone(), limits, name.as_str().into()),
+        limited,
         at: facts.now.at,
         of_policies: BTreeMap::new(),
         calls: (0, 0),

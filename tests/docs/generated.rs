@@ -150,7 +150,7 @@ const SENTENCE: [(&str, &str); 13] = [
     ("near", "\"billings\""),
     ("jobs", "2"),
 ];
-const ADVICE: [(&str, &str); 10] = [
+const ADVICE: [(&str, &str); 12] = [
     (
         "larger",
         "set a larger bound in the file (see \"Producers get 429\")",
@@ -165,6 +165,11 @@ const ADVICE: [(&str, &str); 10] = [
     ("until", "TIME"),
     ("file", "throttle.toml"),
     ("raise", "raise the limit"),
+    ("out", "jobs below"),
+    (
+        "dead",
+        "the slot of a dead worker is free after its visibility timeout",
+    ),
     ("what", "key \"stripe\""),
     ("queue", "billing"),
 ];

@@ -269,6 +269,21 @@ fn usage_is_cleared() {
     assert_eq!(fetch(data, "calm", 1, "w").jobs().len(), 1);
 }
 
+/// Whoever pauses a key wants its jobs to be there later.
+#[test]
+fn a_pause_of_what_discards_its_jobs_says_so() {
+    let drops = "[[policy]]\nname = 'd'\nmatch = { queue = 'q' }\nconcurrency = 1\non_limit = 'drop'\n\
+        [[policy]]\nname = 'w'\nmatch = { queue = 'r' }\nconcurrency = 1\n";
+    let desk = Desk::with(drops);
+    for of in ["d", "--policy d"] {
+        let said = desk.done(&format!("pause {of}"));
+        assert!(said.contains("note: JOBS ARE DISCARDED"), "{said}");
+        desk.done(&format!("resume {of}"));
+        let said = desk.done(&format!("pause {}", of.replace('d', "w")));
+        assert!(!said.contains("DISCARDED"), "{said}");
+    }
+}
+
 /// What a budget has used is set as it was paid, and what was set is brought back as an amount.
 #[test]
 fn what_a_budget_has_used_is_set() {
@@ -305,6 +320,23 @@ fn what_a_budget_has_used_is_set() {
     desk.done("limit month:a --used 300USD");
     let told = why();
     assert!(told.contains("300.00 USD of 900.00 USD in PT24H"), "{told}");
+    // And in that of the file, for what was set ends.
+    desk.done("clear month:a");
+    assert!(
+        why().contains("300.00 USD of 800.00 USD in P1M"),
+        "{}",
+        why()
+    );
+    // A pause has no say in what was used.
+    desk.done("pause month:a");
+    desk.done("limit month:a --used 500USD");
+    desk.done("resume month:a");
+    assert!(
+        why().contains("500.00 USD of 800.00 USD in P1M"),
+        "{}",
+        why()
+    );
+    desk.done("limit month:a --rate 1000USD/1d");
     desk.done("limit month:a --used 0USD");
     for (line, why) in [
         ("limit month:a --used 5", "is an amount"),

@@ -24,9 +24,10 @@ const BLAMELESS: [&str; 7] = [
     "the backend has no job of queue",
 ];
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
-/// backend knows, an upstream that is none, services that give no answer, what evades the limits, what is refused or
+/// backend knows, an upstream that is none or refuses a worker, services that give no answer, what evades the limits, what is refused or
 /// dropped, sidecars without a backend, and policies as a whole.
-const STAGED_ELSEWHERE: [&str; 22] = [
+const STAGED_ELSEWHERE: [&str; 23] = [
+    "login refused",
     "held elsewhere",
     "files differ",
     "no limit",

@@ -273,6 +273,10 @@ fn a_backend_that_refuses_or_talks_nonsense_is_named() {
         assert!(line.contains("WARN") && line.contains("401"), "{line}");
         assert!(line.contains("set upstream.token"), "{line}");
     }
+    assert_eq!(fetch(sidecar.data, "q", 1, "w").status, 401);
+    let why = get(sidecar.admin, "/throttle/v1/why?queue=q").json();
+    let refused = "the backend refuses the credentials of a worker";
+    assert!(why.to_string().contains(refused), "{why}");
     let page = b"HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nContent-Type: text/html\r\nContent-Length: 7\r\nConnection: close\r\n\r\n<html/>";
     let sidecar = Sidecar::run(&config(always(page), "", ONE));
     for _ in 0..3 {

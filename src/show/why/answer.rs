@@ -168,7 +168,8 @@ pub(super) fn limit_facts<'a>(
             "key": of.map(|one| one.space.name_of(&one.key)),
             "egress": row.claimed.egress(),
             "worker": row.claimed.worker,
-            "queue": row.claimed.queue,
+            // Calls have none.
+            "queue": row.claimed.egress().is_none().then_some(&row.claimed.queue),
             "since": row.started.map(rfc3339),
             "by_sibling": !row.ours,
             "may_hang": hangs(row),

@@ -169,9 +169,20 @@ fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
         1 => String::new(),
         _ => format!(", and the job costs {pays}"),
     };
+    // A call has no worker, and nothing lists it.
+    let (out, dead) = match view.calls.0 {
+        0 => (
+            "jobs below",
+            "the slot of a dead worker is free after its visibility timeout",
+        ),
+        _ => (
+            "calls that are out",
+            "a sidecar that dies keeps the slots of its calls for their `lease`",
+        ),
+    };
     let next = view.next_start(Some(refusal));
     let until = next.or(refusal.at).map(rfc3339).unwrap_or_default();
-    let known: [(&str, &dyn Display); 10] = [
+    let known: [(&str, &dyn Display); 12] = [
         ("what", &named(limited.space, &view.name)),
         ("name", &name),
         ("taken", &view.usage.active),
@@ -179,6 +190,8 @@ fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
         ("used", &view.shown(refusal.current)),
         ("limit", &view.shown(refusal.limit)),
         ("needs", &needs),
+        ("out", &out),
+        ("dead", &dead),
         ("until", &until),
         (
             "set",
