@@ -9,6 +9,8 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::socket::Socket;
+
 /// How long an address is tried alone. One that lets packets vanish must not take the time of those after it.
 const AHEAD: Duration = Duration::from_millis(250);
 
@@ -36,21 +38,14 @@ const OF_BACKEND: Probes = Probes {
     missed: 3,
 };
 
-/// How long the backend's host may leave bytes of ours unacknowledged. Probes do not run while bytes are under way,
-/// and by itself the system would send those again for a quarter of an hour. Only Linux has this option.
-#[cfg(target_os = "linux")]
-const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
-
 /// Opens a connection to the first of a name's addresses that answers. If it dies without a word, that shows
-/// within 5 s.
+/// within 5 s, unless a large body is under way.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
-pub(super) async fn open(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+pub(super) async fn open(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Socket> {
     let stream = first_of(addresses, TcpStream::connect).await?;
     stream.set_nodelay(true)?;
     probe_when_silent(SockRef::from(&stream), &OF_BACKEND)?;
-    #[cfg(target_os = "linux")]
-    SockRef::from(&stream).set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
-    Ok(stream)
+    Socket::opened(stream)
 }
 
 /// Has the system end the connection when its peer is gone. Connections that a listener accepts inherit this.
@@ -142,11 +137,11 @@ mod tests {
         };
         #[cfg(target_os = "linux")]
         assert_eq!(
-            SockRef::from(&opened).tcp_user_timeout().unwrap(),
+            SockRef::from(&*opened).tcp_user_timeout().unwrap(),
             Some(Duration::from_secs(5))
         );
         for (stream, probes) in [(opened, OF_BACKEND), (accepted, OF_CLIENTS)] {
-            let socket = SockRef::from(&stream);
+            let socket = SockRef::from(&*stream);
             assert!(socket.keepalive().unwrap());
             assert_eq!(socket.tcp_keepalive_time().unwrap(), probes.silence);
             assert_eq!(socket.tcp_keepalive_interval().unwrap(), probes.each);
@@ -154,5 +149,34 @@ mod tests {
         }
         let noticed = OF_BACKEND.silence + OF_BACKEND.each * OF_BACKEND.missed;
         assert_eq!(noticed, Duration::from_secs(5));
+    }
+
+    /// A program that pauses with a full buffer is there: Linux itself does not tell it from a host that vanished.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn who_does_not_read_a_large_body_is_not_taken_for_gone() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut there = Net::Tcp.bind(any).await.unwrap();
+        let address = there.local_addr().unwrap();
+        let mut opened = open(std::iter::once(address)).await.unwrap();
+        let (mut accepted, _) = there.accept().await.unwrap();
+        let bound = |opened: &Socket| SockRef::from(&**opened).tcp_user_timeout().unwrap();
+        let small = Some(Duration::from_secs(5));
+        let mut part = vec![7; 12 * 1024];
+        for _ in 0..2 {
+            for left in [small, small, None, None] {
+                opened.write_all(&part).await.unwrap();
+                assert_eq!(bound(&opened), left);
+            }
+            for _ in 0..4 {
+                accepted.read_exact(&mut part).await.unwrap();
+            }
+            accepted.write_all(b"x").await.unwrap();
+            assert_eq!(bound(&opened), None);
+            opened.read_exact(&mut [0]).await.unwrap();
+            assert_eq!(bound(&opened), small);
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use tokio::net::TcpSocket;
 
+use super::socket::Socket;
 use super::stream::Stream;
 use super::{dial, names, sim};
 
@@ -115,7 +116,7 @@ impl Listener {
             Listener::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Stream::Tcp(stream), peer))
+                Ok((Stream::Tcp(Socket::accepted(stream)), peer))
             }
             Listener::Sim(port) => port
                 .accept()

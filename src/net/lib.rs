@@ -4,7 +4,9 @@ mod dial;
 mod door;
 mod names;
 pub mod sim;
+mod socket;
 mod stream;
 
 pub use door::{Listener, Net};
+pub use socket::Socket;
 pub use stream::Stream;

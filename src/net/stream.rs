@@ -11,14 +11,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use super::sim;
+use super::socket::Socket;
 
 /// One connection.
 #[derive(Debug)]
 pub enum Stream {
     /// A socket.
-    Tcp(tokio::net::TcpStream),
+    Tcp(Socket),
     /// A socket with TLS.
-    Tls(Box<TlsStream<tokio::net::TcpStream>>),
+    Tls(Box<TlsStream<Socket>>),
     /// One end of a pipe in memory.
     Sim(sim::Pipe),
     /// Any of these whose other end may answer before it has everything, and close. Then HTTP would give up over a failed
@@ -70,7 +71,7 @@ thread_local! {
 /// Writes small pieces as one: copying some hundred bytes costs less than a write in pieces. Large pieces are written
 /// where they lie.
 fn write_joined(
-    stream: Pin<&mut tokio::net::TcpStream>,
+    stream: Pin<&mut Socket>,
     cx: &mut Context<'_>,
     pieces: &[io::IoSlice<'_>],
 ) -> Poll<io::Result<usize>> {
