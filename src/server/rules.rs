@@ -191,6 +191,13 @@ fn is_protected(name: &HeaderName) -> bool {
                 | "transfer-encoding"
                 | "expect"
                 | "x-request-id"
+                // What says by which way a request came: some of it is ours.
+                | "forwarded"
+                | "via"
+                | "x-forwarded-for"
+                | "x-forwarded-host"
+                | "x-forwarded-proto"
+                | "x-real-ip"
         )
 }
 
@@ -229,6 +236,12 @@ mod tests {
             (("connection", "OJS-Version"), 400),
             (("connection", "X-OJS-Tenant"), 400),
             (("connection", "content-length"), 400),
+            (("connection", "X-Forwarded-For"), 400),
+            (("connection", "keep-alive, x-forwarded-host"), 400),
+            (("connection", "x-forwarded-proto"), 400),
+            (("connection", "Forwarded"), 400),
+            (("connection", "via"), 400),
+            (("connection", "X-Real-IP"), 400),
             (("transfer-encoding", " Chunked "), 200),
             (("transfer-encoding", "gzip, chunked"), 501),
             (("transfer-encoding", "chunked, chunked"), 501),

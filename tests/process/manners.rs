@@ -49,6 +49,14 @@ fn the_backend_is_told_who_sent_a_request_if_it_is_to_be() {
             is_added,
             "{sent}"
         );
+        // Who is told of there cannot have the lines taken off.
+        for name in ["X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"] {
+            let mut conn = Conn::open(sidecar.data);
+            let head = format!("Host: a:1\r\nConnection: {name}");
+            conn.write(format!("GET /ojs/v1/health HTTP/1.1\r\n{head}\r\n\r\n").as_bytes())
+                .unwrap();
+            assert_eq!(conn.reply().unwrap().status, 400, "{name}");
+        }
     }
 }
 
