@@ -115,6 +115,9 @@ pub enum BadPath {
     /// `%2F`, `%5C`, `%00`, or a plain backslash.
     #[error("the path has an encoded slash, a backslash or a NUL")]
     Separator,
+    /// `/ojs/v1/workers/FETCH`, or `/ojs/v1/workers/fetch;a=b`: some routers heed neither case nor parameters.
+    #[error("the path has other letters than the spec, or parameters: write it as the spec has it")]
+    Respelled,
 }
 
 /// The most segments of a path that an operation has: `ojs v1 admin queues {queue} rate-limit`.
@@ -126,6 +129,14 @@ impl<'a> Operation<'a> {
     /// # Errors
     /// The path is, or could be read as, one under `/ojs/`, and is ambiguous.
     pub fn of(method: &Method, path: &'a str) -> Result<Operation<'a>, BadPath> {
+        match Operation::as_written(method, path)? {
+            Operation::Other if is_respelled(method, path) => Err(BadPath::Respelled),
+            operation => Ok(operation),
+        }
+    }
+
+    /// The operation to those who read each letter of the path.
+    fn as_written(method: &Method, path: &'a str) -> Result<Operation<'a>, BadPath> {
         if let Some(bad) = ambiguous(path) {
             return if may_reach_ojs(path) {
                 Err(bad)
@@ -386,11 +397,22 @@ fn ambiguous(path: &str) -> Option<BadPath> {
     })
 }
 
-/// Whether some way of reading an ambiguous path could end under `/ojs/`: one of its names,
-/// however it is separated, is `ojs`.
+/// Whether some way of reading a path could end under `/ojs/`: one of its names, however it is separated
+/// and spelled, is `ojs`.
 fn may_reach_ojs(path: &str) -> bool {
     let bytes: Cow<'_, [u8]> = percent_decode_str(path).into();
-    bytes.split(is_separator).any(|name| name == b"ojs")
+    let mut names = bytes.split(|byte| is_separator(byte) || *byte == b';');
+    names.any(|name| name.eq_ignore_ascii_case(b"ojs"))
+}
+
+/// Whether a path that is no operation is one to a router that heeds neither the case of letters nor parameters. What
+/// only reads passes: it takes no job past its limits.
+fn is_respelled(method: &Method, path: &str) -> bool {
+    if method.is_safe() || !may_reach_ojs(path) {
+        return false;
+    }
+    let read = resolved(path).to_ascii_lowercase();
+    Operation::as_written(method, &read).is_ok_and(|operation| operation != Operation::Other)
 }
 
 fn is_separator(byte: &u8) -> bool {
@@ -527,6 +549,50 @@ mod tests {
             "/ojs/v1/jobs/a.b",
         ] {
             assert!(of("PUT", path).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_other_routers_read_as_an_operation_is_refused() {
+        for call in [
+            "POST /ojs/v1/workers/FETCH",
+            "POST /ojs/v1/workers/fetch;a=b",
+            "POST /ojs/v1/workers/fetch;",
+            "POST /ojs/v1/workers/fetch%3Ba",
+            "POST /ojs/v1/workers/fetch;%ff",
+            "POST /ojs/v1/workers/fetch/;a",
+            "POST /ojs/v1/x/..;/workers/fetch",
+            "POST /x/..;/ojs/v1/workers/fetch",
+            "POST /OJS/v1/jobs",
+            "POST /ojs;a/V1/jobs/%42atch",
+            "POST /ojs/v1/Workers/ack",
+            "POST /ojs/v1/workers;a/nack",
+            "POST /ojs/v1/workers/HeartBeat",
+            "DELETE /ojs/v1/Jobs/Ab",
+            "POST /ojs/v1/admin/JOBS/Ab/retry",
+            "POST /ojs/v1/Cron",
+            "PUT /ojs/v1/Queues/q/config",
+        ] {
+            let (method, path) = call.split_once(' ').unwrap();
+            assert_eq!(of(method, path), Err(BadPath::Respelled), "{call}");
+        }
+        assert_eq!(of("GET", "/OJS//v1/jobs"), Err(BadPath::EmptySegment));
+        // Names are spelled as they like, and so is what is no route or only reads.
+        for call in [
+            "DELETE /ojs/v1/jobs/Ab;c=d",
+            "POST /ojs/v1/admin/jobs/AB/cancel",
+            "POST /ojs/v1/queues/A;b/pause",
+            "PUT /ojs/v1/queues/Fetch",
+            "PUT /ojs/v1/queues/a%252Fb",
+            "POST /ojs/v1/jobs/Ab",
+            "POST /ojs/v1/X",
+            "POST /v1/workers/FETCH",
+            "POST /any/OJS/v1/jobs",
+            "GET /ojs/v1/QUEUES",
+            "OPTIONS /ojs/v1/Jobs",
+        ] {
+            let (method, path) = call.split_once(' ').unwrap();
+            assert!(of(method, path).is_ok(), "{call}");
         }
     }
 
