@@ -569,6 +569,7 @@ pub(crate) fn call_bounds(settings: &Settings) -> upstream::CallBounds {
         connect: settings.upstream.connect_timeout,
         idle: settings.upstream.idle_timeout,
         head: settings.upstream.timeout,
+        body: settings.upstream.timeout,
         // A reply is read whole before its jobs are held, and jobs differ in size.
         reply: default.reply.max(settings.hold.max_bytes.saturating_mul(4)),
         ..default
@@ -576,7 +577,7 @@ pub(crate) fn call_bounds(settings: &Settings) -> upstream::CallBounds {
 }
 
 /// The timeouts of calls to services, some of which think for minutes: callers have timeouts of their own. One without
-/// any must not have a slot for ever.
+/// any must not have a slot for ever, and one that stops within its body has it no longer than a request would.
 fn egress_bounds(settings: &Settings) -> upstream::CallBounds {
     let silence = Duration::from_secs(600);
     upstream::CallBounds {

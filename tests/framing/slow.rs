@@ -112,7 +112,7 @@ async fn a_body_in_drips_is_408_where_we_read_it() {
 async fn a_body_that_stalls_on_its_way_through_is_408() {
     let backend = Backend::fine();
     let way = ojs_throttle::wire::upstream::CallBounds {
-        head: SHORT,
+        body: SHORT,
         ..Default::default()
     };
     let front = Front::with(&backend, ListenerBounds::default(), way).await;
@@ -120,8 +120,28 @@ async fn a_body_that_stalls_on_its_way_through_is_408() {
     client
         .send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nx")
         .await;
+    let begun = tokio::time::Instant::now();
     assert_eq!(client.reply().await.status, 408);
+    assert!(begun.elapsed() < way.head / 2, "{:?}", begun.elapsed());
     assert!(backend.seen().is_empty());
+}
+
+/// The patience with a client that sends nothing is not that with a backend that has the whole body.
+#[tokio::test]
+async fn a_backend_that_thinks_has_more_time_than_a_client_that_stalls() {
+    let thinks = Backend::run(|connection| {
+        while connection.request().is_some() {
+            std::thread::sleep(SHORT * 6);
+            connection.write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+        }
+    });
+    let way = ojs_throttle::wire::upstream::CallBounds {
+        body: SHORT,
+        ..Default::default()
+    };
+    let front = Front::with(&thinks, ListenerBounds::default(), way).await;
+    let sent = "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
+    assert_eq!(front.ask(sent).await.text(), "hi");
 }
 
 /// While more of it comes it may take longer than a silence may.
@@ -130,6 +150,7 @@ async fn a_body_in_drips_passes_on_its_way_through() {
     let backend = Backend::fine();
     let way = ojs_throttle::wire::upstream::CallBounds {
         head: SHORT,
+        body: SHORT,
         ..Default::default()
     };
     let front = Front::with(&backend, ListenerBounds::default(), way).await;

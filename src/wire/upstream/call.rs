@@ -56,9 +56,11 @@ pub struct CallBounds {
     /// How long a connection stays idle. Default 4 s: Node closes after 5 s, and closing first
     /// is what keeps a request from meeting a close.
     pub idle: Duration,
-    /// How long the head of a reply may take. For a streamed request this starts anew whenever it has passed and more
-    /// of the body has gone out meanwhile. Default 30 s.
+    /// How long the head of a reply may take. For a streamed request this starts anew whenever more of the body is seen
+    /// to have gone out. Default 30 s.
     pub head: Duration,
+    /// How long a client may send nothing of a streamed body; it is noticed within twice as long. Default 30 s.
+    pub body: Duration,
     /// How long a streamed reply may bring nothing; it is noticed within twice as long. Default: for ever.
     pub silence: Option<Duration>,
     /// The largest reply read whole, in bytes, or [`ECHO`] times the request's body if that is more. It only bounds
@@ -73,6 +75,7 @@ impl Default for CallBounds {
             connect: Duration::from_secs(2),
             idle: Duration::from_secs(4),
             head: Duration::from_secs(30),
+            body: Duration::from_secs(30),
             silence: None,
             reply: 256 << 20,
         }

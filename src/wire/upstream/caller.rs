@@ -252,8 +252,10 @@ impl Upstream {
             if fresh {
                 since = Instant::now();
             }
+            let stall = self.0.limits.body;
             let patience = Patience {
                 time,
+                body: stall,
                 since,
                 progress: progress.clone(),
             };
@@ -269,7 +271,7 @@ impl Upstream {
                 Err(ExchangeFailure::Broken(Some(error))) if error.is_user() => {
                     return Err(SendError::Broken);
                 }
-                Err(ExchangeFailure::Stalled) => return Err(SendError::Stalled(time)),
+                Err(ExchangeFailure::Stalled) => return Err(SendError::Stalled(stall)),
                 Err(ExchangeFailure::Late) => return Err(UpstreamError::Timeout(time).into()),
                 Err(failure) => return Err(self.failed(failure).into()),
             }

@@ -44,9 +44,11 @@ pub(super) struct HttpLink {
 
 /// How long to wait for a head.
 pub(super) struct Patience {
-    /// How long to wait, from `since` or from the last part of the request's body that moved.
+    /// How long to wait for the backend.
     pub(super) time: Duration,
-    /// Now.
+    /// How long to wait for the client, where the next part of the body must come from it.
+    pub(super) body: Duration,
+    /// When the wait begins, which is now; later when the body was last seen to have moved.
     pub(super) since: Instant,
     /// The body, if it is streamed.
     pub(super) progress: Option<Arc<Progress>>,
@@ -181,21 +183,27 @@ fn poll(
 /// A wait for a head.
 struct LinkWait {
     patience: Patience,
+    /// When to look.
     deadline: Instant,
-    /// The body's progress when the wait began anew.
-    frames: u32,
+    /// What the last look saw of the body: its progress, and whether the client must send the next part.
+    seen: (u32, bool),
 }
 
 impl LinkWait {
     fn begin(patience: Patience, timer: Pin<&mut Sleep>) -> LinkWait {
-        let deadline = patience.since + patience.time;
+        // A client may stop soon, while the backend may still have much time.
+        let first = match patience.progress {
+            Some(_) => patience.time.min(patience.body),
+            None => patience.time,
+        };
+        let deadline = patience.since + first;
         if deadline < timer.deadline() {
             timer.reset(deadline);
         }
         LinkWait {
             patience,
             deadline,
-            frames: 0,
+            seen: (0, true),
         }
     }
 
@@ -203,25 +211,41 @@ impl LinkWait {
     fn poll(&mut self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<ExchangeFailure> {
         while timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            if self.deadline <= now {
-                let body = self.patience.progress.as_ref();
-                let frames = body.map_or(0, |body| body.frames.load(Ordering::Relaxed));
-                if frames == self.frames {
-                    return Poll::Ready(self.give_up());
-                }
-                self.frames = frames;
-                self.deadline = now + self.patience.time;
+            if self.deadline <= now
+                && let Some(failure) = self.look(now)
+            {
+                return Poll::Ready(failure);
             }
             timer.as_mut().reset(self.deadline);
         }
         Poll::Pending
     }
 
-    fn give_up(&self) -> ExchangeFailure {
-        match &self.patience.progress {
-            Some(body) if body.waiting.load(Ordering::Relaxed) => ExchangeFailure::Stalled,
-            _ => ExchangeFailure::Late,
+    /// Why to give up, if the time is up; else it says when to look again.
+    fn look(&mut self, now: Instant) -> Option<ExchangeFailure> {
+        let Patience {
+            time,
+            body,
+            since,
+            progress,
+        } = &mut self.patience;
+        let Some(progress) = progress else {
+            return Some(ExchangeFailure::Late);
+        };
+        let waits = progress.waiting.load(Ordering::Relaxed);
+        let seen = (progress.frames.load(Ordering::Relaxed), waits);
+        // Whose turn it is may have changed only just now.
+        if seen != self.seen {
+            self.seen = seen;
+            *since = now;
         }
+        let (time, failure) = match waits {
+            true => (*body, ExchangeFailure::Stalled),
+            false => (*time, ExchangeFailure::Late),
+        };
+        let end = *since + time;
+        self.deadline = end.min(now + *body);
+        (end <= now).then_some(failure)
     }
 }
 
