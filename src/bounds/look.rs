@@ -30,6 +30,8 @@ pub enum StatsAnswer {
     Counts(Counts),
     /// It has none.
     Nothing,
+    /// It has none of any queue: it never told any, and knows no queue of this name, in which jobs were stored.
+    Never,
     /// It did not answer.
     Away(Away),
 }
@@ -57,7 +59,7 @@ impl StatsAnswer {
     pub fn counts(&self) -> Option<Counts> {
         match self {
             StatsAnswer::Counts(counts) => Some(*counts),
-            StatsAnswer::Nothing | StatsAnswer::Away(_) => None,
+            StatsAnswer::Nothing | StatsAnswer::Never | StatsAnswer::Away(_) => None,
         }
     }
 }
@@ -163,6 +165,15 @@ impl Pressure {
         self.with(queue, |queue| queue.looks.stuck = true);
     }
 
+    /// Whether a queue is known to have had jobs that wait for no time when the question of its look left.
+    pub fn has_stored(&self, queue: &str) -> bool {
+        let has_stored = |queue: &mut BoundedQueue| {
+            let newer = queue.estimate.stored_since_asked();
+            queue.estimate.stored > newer + queue.later.count
+        };
+        self.with(queue, has_stored).unwrap_or(false)
+    }
+
     /// Notes that the question of a look leaves now, with the credentials of `scope`.
     pub fn note_asked(&self, queue: &str, scope: u64) {
         self.with(queue, |queue| {
@@ -211,6 +222,9 @@ impl Pressure {
         let mut state = self.state.lock();
         let queue = state.queues.get_mut(name)?;
         let mut missing = None;
+        if matches!(answer, StatsAnswer::Never) {
+            queue.estimate.has_stats = false;
+        }
         match answer {
             StatsAnswer::Counts(counts) => {
                 let hidden = self.hides(queue, &counts, now, &mut missing);
@@ -222,7 +236,7 @@ impl Pressure {
                 };
                 queue.correct(&found, now.at, self.mark());
             }
-            StatsAnswer::Nothing => {
+            StatsAnswer::Nothing | StatsAnswer::Never => {
                 if !queue.estimate.has_stats {
                     missing = Some(MissingStats::All);
                 }

@@ -13,6 +13,8 @@ use crate::bounds::{Away, StatsAnswer};
 /// What was learnt of the backend's statistics.
 #[derive(Debug, Default)]
 pub(crate) struct BackendStats {
+    /// It told the numbers of some queue: one that it does not know is empty.
+    pub(crate) told: AtomicBool,
     /// There are none under `/ojs/v1/admin`.
     pub(crate) plain_only: AtomicBool,
     /// The last 401 or 403 to a question of ours, else 0.

@@ -62,7 +62,7 @@ async fn ask_numbers(proxy: &Proxy, queue: &str, scope: u64) -> Result<Option<To
             }
             Ok(Some(told))
         }
-        // No queue of that name yet.
+        // No queue of that name yet; or no such route: a look tells that by what was stored.
         StatsReply::Unknown => Ok(Some(ToldNumbers::default())),
         StatsReply::NoRoute | StatsReply::Denied => Ok(None),
     }
@@ -207,10 +207,11 @@ async fn asked(proxy: &Proxy, queue: &str, target: String, scope: u64) -> Result
     if let Some(is_paused) = read_paused(&reply) {
         (proxy.sidecar.fetching.backlogs).note_paused(queue, is_paused);
     }
-    let read = read(&reply)?;
-    if read == StatsReply::Denied {
-        let refused = &proxy.sidecar.admit.stats.refused;
-        refused.store(reply.status.as_u16(), Ordering::Relaxed);
+    let (read, stats) = (read(&reply)?, &proxy.sidecar.admit.stats);
+    match read {
+        StatsReply::Numbers(_) => stats.told.store(true, Ordering::Relaxed),
+        StatsReply::Denied => (stats.refused).store(reply.status.as_u16(), Ordering::Relaxed),
+        StatsReply::Unknown | StatsReply::NoRoute => {}
     }
     Ok(read)
 }
@@ -236,7 +237,7 @@ fn read(reply: &Reply) -> Result<StatsReply, Away> {
             told.map_or(StatsReply::NoRoute, StatsReply::Numbers)
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => StatsReply::Denied,
-        // A route that is not there is answered with plain text.
+        // A route that is not there is answered with plain text, by the backends that are known.
         StatusCode::NOT_FOUND if whole.is_some() => StatsReply::Unknown,
         StatusCode::NOT_IMPLEMENTED => StatsReply::NoRoute,
         StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {

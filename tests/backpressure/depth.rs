@@ -200,6 +200,34 @@ async fn without_statistics_what_passes_counts() {
     warned_once(&log, "the backend has no statistics for us");
 }
 
+/// One that says in JSON that there is no such route: it does not know a queue in which jobs were stored. Where numbers
+/// are told of queues, one that is not known is empty.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_never_knows_a_queue_has_no_statistics() {
+    let (_guard, log) = logged();
+    let answers = |_: &Method, path: &str| match path {
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x"}}"#.to_owned()),
+        _ => (404, r#"{"detail":"Not Found"}"#.to_owned()),
+    };
+    let (_, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    let mut statuses = Vec::new();
+    for _ in 0..8 {
+        statuses.push(client.offer("q").await.status);
+        sleep(Duration::from_millis(150)).await;
+    }
+    assert_eq!(statuses, [201, 201, 201, 429, 429, 429, 429, 429]);
+    sidecar.stop().await;
+    warned_once(&log, "the backend has no statistics for us");
+    assert_eq!(log.with("has room again"), [""; 0]);
+    let (pair, client) = simulated(Lax::amqp(), FILE).await;
+    client.fill("q", 3).await;
+    full(&client.offer("q").await, "q", 3);
+    directly(&pair.behind.backend, "/ojs/v1/admin/reset", Value::Null).await;
+    sleep(Duration::from_millis(200)).await;
+    client.fill("q", 3).await;
+    pair.stop().await;
+}
+
 /// What is known of such a queue nobody would tell again: names that nothing was stored in are forgotten first.
 #[test]
 fn a_queue_without_statistics_is_not_forgotten_for_names() {

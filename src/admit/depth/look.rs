@@ -266,7 +266,15 @@ async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     // Read before the question: what is added later stays in the number.
     let number = fleet::read_number(sidecar, queue).await;
     pressure.note_asked(queue, scope);
-    let told = ask_stats_of_all(proxy, queue, scope).await;
+    let mut told = ask_stats_of_all(proxy, queue, scope).await;
+    // It never told any number, so it said that it knows no such queue. With statistics it would know one in which jobs
+    // were stored.
+    if told.answer.counts().is_some()
+        && !stats.told.load(Ordering::Relaxed)
+        && pressure.has_stored(queue)
+    {
+        told.answer = StatsAnswer::Never;
+    }
     stats.failing.note(queue, &told.answer);
     let fleet = match (&told.answer, number) {
         (StatsAnswer::Counts(_), Some(number)) => {
