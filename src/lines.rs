@@ -400,6 +400,13 @@ impl CallLines {
         self.0.lock().waiting.get(egress).copied().unwrap_or(0)
     }
 
+    /// The keys for which calls may wait.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        let standings = self.0.lock();
+        let keys = standings.by_key.keys().chain(standings.beside.keys());
+        keys.cloned().collect()
+    }
+
     /// How many calls wait for a key.
     pub(crate) fn waiting(&self, key: &Key) -> usize {
         let standings = self.0.lock();

@@ -200,6 +200,14 @@ impl Snapshot {
         waiting
     }
 
+    /// The job keys for which jobs may wait, as far as is known; some more than once.
+    pub(crate) fn waited_for(&self) -> impl Iterator<Item = &Key> {
+        let held = self.held.keys().filter(|(space, _)| *space == Space::Job);
+        let held = held.map(|(_, key)| key);
+        let covering = self.live.policies.covering();
+        held.chain(self.pending.keys()).chain(covering)
+    }
+
     /// Whether no other job waits for a key than those that are counted: each queue of those is the key's as a whole, or
     /// the backend has no other job of it.
     pub(crate) fn counts_all_of(&self, key: &Key) -> bool {

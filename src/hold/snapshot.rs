@@ -264,6 +264,11 @@ impl HeldNow {
         groups.map(|group| group.jobs).sum()
     }
 
+    /// The keys that limit jobs which are held.
+    pub fn keys(&self) -> impl Iterator<Item = &(Space, Key)> {
+        self.by_key.keys()
+    }
+
     /// The limits of the jobs that wait in a queue, over all scopes: at most so many, those of most jobs first.
     pub fn limits_in(&self, queue: &str, most: usize) -> Vec<Arc<[Limited]>> {
         let mut groups: Vec<_> = self.groups_in(queue).collect();

@@ -392,6 +392,14 @@ impl PolicySet {
             .filter(move |(_, gate)| gate.limited.iter().any(is) || gate.shared.contains(key))
             .map(|(queue, _)| queue)
     }
+
+    /// The job keys that cover some queue so.
+    pub fn covering(&self) -> impl Iterator<Item = &Key> {
+        self.gates.named().flat_map(|(_, gate)| {
+            let limited = gate.limited.iter().filter(|one| one.space == Space::Job);
+            limited.map(|one| &one.key).chain(&gate.shared)
+        })
+    }
 }
 
 #[cfg(test)]

@@ -119,16 +119,21 @@ fn measure_here(sidecar: &Sidecar, now: &Snapshot) {
     let metrics = &sidecar.metrics;
     metrics.set_time("ojs_throttle_snapshot_timestamp_seconds", now.at);
     let (own, shared) = metrics.named();
-    if shared {
-        let own: HashSet<(Space, Key)> = own.into_iter().collect();
-        let is_own = |limited: &Limited| own.contains(&(limited.space, limited.key.clone()));
-        metrics.others_waiting(now.held.waiting(|limited| !is_own(limited)));
-    }
-    metrics.waiting(&|space, key: &Key| match space {
+    let lines = &sidecar.calling.lines;
+    let waiting = |space: Space, key: &Key| match space {
         Space::Queue => now.queue(&limits::queue_of(now, key)).waiting(),
         Space::Policy => now.waiting_for(key),
-        Space::Job => now.waiting_for(key) + sidecar.calling.lines.waiting(key) as u64,
-    });
+        Space::Job => now.waiting_for(key) + lines.waiting(key) as u64,
+    };
+    if shared {
+        let mut others: HashSet<Key> = lines.keys().into_iter().collect();
+        others.extend(now.waited_for().cloned());
+        for (_, key) in own.iter().filter(|(space, _)| *space == Space::Job) {
+            others.remove(key);
+        }
+        metrics.others_waiting(others.iter().map(|key| waiting(Space::Job, key)).sum());
+    }
+    metrics.waiting(&waiting);
     measure_limits(sidecar, now);
     for (policy, tally) in &now.shadow {
         let policy = ("policy", &**policy);

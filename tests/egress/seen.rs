@@ -95,3 +95,25 @@ async fn a_budget_that_is_spent_is_told_under_the_key_of_its_calls() {
         world.pair.stop().await;
     }
 }
+
+/// Calls count as jobs do for a key without a series of its own.
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_for_a_key_that_shares_its_series_are_counted() {
+    let slow = "key = 'vendor'\nconcurrency = 1\nmax_wait = '1m'";
+    let world = World::start("[metrics]\ntop_keys = 0", slow, |_| {
+        Answer::ok().after(Duration::from_secs(5))
+    })
+    .await;
+    let calls = [(); 3].map(|()| {
+        let caller = world.caller.clone();
+        tokio::spawn(async move { caller.get("/").await.status })
+    });
+    sleep(Duration::from_secs(2)).await;
+    let waiting = "ojs_rate_limit_waiting{key=\"_other\"}";
+    let admin = world.pair.sidecar.admin();
+    assert_eq!(admin.metric(waiting).await, Some(2.0));
+    for call in calls {
+        assert_eq!(call.await.unwrap(), 200);
+    }
+    world.pair.stop().await;
+}

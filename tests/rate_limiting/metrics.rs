@@ -88,6 +88,22 @@ async fn waiting_in_a_queue_out_of_room() {
     }
 }
 
+/// Also where they wait for a key without a series of its own.
+#[tokio::test(start_paused = true)]
+async fn waiting_of_a_key_that_shares_its_series() {
+    let rig = Rig::with(
+        "[metrics]\ntop_keys = 0\n\
+         [[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n",
+    )
+    .await;
+    let job = json!({"type": "t", "args": [], "options": {"queue": "billing"}}).to_string();
+    rig.enqueue(&job, 3).await;
+    assert_eq!(rig.client.fetch("billing", 3).await.len(), 1);
+    assert!(rig.client.fetch("billing", 3).await.is_empty());
+    let series = "ojs_rate_limit_waiting{key=\"_other\"}";
+    assert_eq!(rig.metric(series).await, Some(2.0));
+}
+
 /// `ojs.rate_limit.exceeded_total`, counter, `key` and `strategy`: "Total times rate limit was hit."
 #[tokio::test(start_paused = true)]
 async fn exceeded_total() {

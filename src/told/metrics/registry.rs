@@ -380,8 +380,8 @@ impl Metrics {
         }
     }
 
-    /// Sets how many jobs wait of all keys that share a series.
-    pub fn others_waiting(&self, jobs: usize) {
+    /// Sets how many jobs and calls wait of all job keys that share a series.
+    pub fn others_waiting(&self, jobs: u64) {
         if let Some(other) = &self.keys().other {
             other.waiting.set(jobs as f64);
         }
