@@ -166,6 +166,43 @@ async fn bytes_are_bounded_too() {
     pair.stop().await;
 }
 
+/// 7.2 and 7.3: depth and bound in the headers are of one bound. Without a `max_depth` they are those of the body.
+#[tokio::test(start_paused = true)]
+async fn depth_and_bound_in_the_headers_are_of_one_bound() {
+    let both_are = |reply: &Reply, n: u64| {
+        for name in ["x-ojs-queue-depth", "x-ojs-queue-bound"] {
+            assert_eq!(number(reply, name), n as f64, "{name}: {}", reply.text());
+        }
+        assert!(!reply.headers.contains_key("x-ojs-queue-max-depth"));
+    };
+    for file in [
+        "[[tenant]]\nid = \"*\"\nlimits = { max_queue_depth = 2 }\n",
+        "[[queue]]\nname = \"q\"\nper_key = { by = \"{type}\", max_depth = 2 }\n",
+    ] {
+        let (pair, client) = simulated(Lax::spec(), file).await;
+        for (who, status) in [("a", 201), ("b", 201), ("a", 201), ("a", 429)] {
+            let job = json!({"type": who, "args": [], "meta": {"tenant_id": who},
+                "options": {"queue": "q"}});
+            let reply = client.post("/ojs/v1/jobs", job.to_string()).await;
+            assert_eq!(reply.status, status, "{}", reply.text());
+            if status == 429 {
+                both_are(&reply, 2);
+            }
+        }
+        pair.stop().await;
+    }
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let most = 4 * job("q").to_string().len() as u64;
+    client.bound("q", json!({"max_size_bytes": most})).await;
+    client.fill("q", 3).await;
+    for status in [201, 429] {
+        let reply = client.offer("q").await;
+        assert_eq!(reply.status, status);
+        both_are(&reply, most);
+    }
+    pair.stop().await;
+}
+
 /// 9.3: a batch is taken as a whole or not at all, over all its queues.
 #[tokio::test(start_paused = true)]
 async fn a_batch_is_all_or_nothing() {

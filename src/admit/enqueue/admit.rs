@@ -256,9 +256,9 @@ pub(super) fn settle(
     let most = near.max_by(|a, b| a.pressure().total_cmp(&b.pressure()));
     if let Some((level, nearest)) = most.and_then(|level| Some((level, level.most?))) {
         let pressure = (level.pressure() * 1e4).round() / 1e4;
-        reply
-            .headers
-            .extend(depth_headers(level.depth, level.max_depth, nearest.bound));
+        let of_depth = level.max_depth.map(|bound| (level.depth, bound));
+        let near = (nearest.used, nearest.bound);
+        reply.headers.extend(depth_headers(of_depth, near));
         if let Ok(value) = HeaderValue::try_from(pressure.to_string()) {
             reply.headers.insert(PRESSURE_HEADER, value);
         }

@@ -70,12 +70,12 @@ pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Faul
     if full.met == BoundMet::Rate {
         more.headers = rate_headers(sidecar, full);
     } else {
-        let (depth, max_depth) = match full.met {
-            BoundMet::Depth => (used, Some(bound)),
-            _ => (edges::tell_level(sidecar, &full.queue))
-                .map_or((0, None), |level| (level.depth, level.max_depth)),
+        let of_depth = match full.met {
+            BoundMet::Depth => Some((used, bound)),
+            _ => edges::tell_level(sidecar, &full.queue)
+                .and_then(|level| Some((level.depth, level.max_depth?))),
         };
-        more.headers = depth_headers(depth, max_depth, bound);
+        more.headers = depth_headers(of_depth, (used, bound));
         more.members = fault.details.clone();
     }
     fault.more = Some(Box::new(more));
@@ -224,17 +224,17 @@ fn no_room(full: &Full) -> String {
     )
 }
 
-/// The headers that say how full a queue is: its depth, which is a number of jobs whatever `bound` it is
-/// near, and the bound of that. Where it has none, the one that it is near.
+/// The headers that say how full a queue is: its depth and the bound of that, whatever bound it is near. Where its
+/// depth has none, they are of the bound that it is `near`: numbers of two bounds say nothing.
 pub(super) fn depth_headers(
-    depth: u64,
-    max_depth: Option<u64>,
-    bound: u64,
+    of_depth: Option<(u64, u64)>,
+    near: (u64, u64),
 ) -> Vec<(HeaderName, HeaderValue)> {
+    let (used, bound) = of_depth.unwrap_or(near);
     let named = [
-        (DEPTH_HEADER, Some(depth)),
-        (BOUND_HEADER, Some(max_depth.unwrap_or(bound))),
-        (MAX_DEPTH_HEADER, max_depth),
+        (DEPTH_HEADER, Some(used)),
+        (BOUND_HEADER, Some(bound)),
+        (MAX_DEPTH_HEADER, of_depth.map(|(_, bound)| bound)),
     ];
     let named = named.into_iter();
     named
