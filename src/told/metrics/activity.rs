@@ -2,6 +2,7 @@
 //! ranks the keys for those who look, and no decision goes by it.
 
 use std::collections::VecDeque;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ const RECENT: usize = 2 * MINUTE;
 const HOUR: usize = 360;
 /// The memory for all hours, in bytes.
 const MOST_BYTES: usize = 512 * 1024;
-/// So many keys are followed; beyond that those of which nothing was seen for a minute make place.
+/// So many keys are followed, and so many queues; beyond that those of which nothing was seen for a minute make place.
 const MOST_KEYS: usize = 20_000;
 /// Of so many keys with `fair` it is kept who started how many.
 const SHARED_KEYS: usize = 32;
@@ -59,8 +60,9 @@ struct ByName {
     answers: HashMap<(Arc<str>, AnswerStatus), (u64, Recent)>,
     /// Keys that have an hour.
     hours: usize,
-    /// The step in which keys last made place.
+    /// The step in which keys last made place, and that of queues.
     tidied: u64,
+    tidied_queues: u64,
 }
 
 /// What was seen in some time.
@@ -223,18 +225,13 @@ impl Activity {
     /// An enqueue into this queue was refused.
     pub(super) fn rejected(&self, queue: &str) {
         let step = self.step();
-        let mut book = self.book.lock();
-        if book.queues.len() >= MOST_KEYS {
-            book.queues
-                .retain(|_, recent| recent.minute(step).refused > 0);
-        }
-        let new = || Recent::new(step, RECENT);
         let seen = Point {
             refused: 1,
             ..Point::default()
         };
-        let recent = book.queues.entry_ref(queue).or_insert_with(new);
-        recent.add(step, seen);
+        let book = &mut *self.book.lock();
+        let queues = (&mut book.queues, &mut book.tidied_queues);
+        add_seen(queues, Arc::from(queue), (step, seen), || RECENT);
     }
 
     /// A service answered a call by this way out.
@@ -402,27 +399,37 @@ impl ByName {
     }
 
     fn add(&mut self, hours: usize, of: &Limited, step: u64, seen: Point) {
-        if self.keys.len() >= MOST_KEYS && self.tidied != step {
-            self.tidied = step;
-            let is_kept = |recent: &Recent| recent.most == HOUR;
-            let is_idle = |recent: &Recent| recent.minute(step) == Point::default();
-            self.keys
-                .retain(|_, recent| is_kept(recent) || !is_idle(recent));
-        }
-        let is_full = self.keys.len() >= MOST_KEYS;
-        let key = (of.space, of.key.clone());
-        if let Some(known) = self.keys.get_mut(&key) {
-            known.add(step, seen);
-        } else if !is_full {
-            let most = match self.hours < hours {
-                true => HOUR,
-                false => RECENT,
-            };
-            self.hours += usize::from(most == HOUR);
-            let mut recent = Recent::new(step, most);
-            recent.add(step, seen);
-            self.keys.insert(key, recent);
-        }
+        let most = || {
+            let has_hour = self.hours < hours;
+            self.hours += usize::from(has_hour);
+            if has_hour { HOUR } else { RECENT }
+        };
+        let keys = (&mut self.keys, &mut self.tidied);
+        add_seen(keys, (of.space, of.key.clone()), (step, seen), most);
+    }
+}
+
+/// Adds what was seen under a name. Where there are too many, those of which nothing was seen for a minute make place,
+/// once in a step; what has no place then is not followed. So many points are kept of a new one as `most` says.
+fn add_seen<K: Eq + Hash>(
+    (all, tidied): (&mut HashMap<K, Recent>, &mut u64),
+    name: K,
+    (step, seen): (u64, Point),
+    most: impl FnOnce() -> usize,
+) {
+    if all.len() >= MOST_KEYS && *tidied != step {
+        *tidied = step;
+        let is_kept = |recent: &Recent| recent.most == HOUR;
+        let is_idle = |recent: &Recent| recent.minute(step) == Point::default();
+        all.retain(|_, recent| is_kept(recent) || !is_idle(recent));
+    }
+    let is_full = all.len() >= MOST_KEYS;
+    if let Some(known) = all.get_mut(&name) {
+        known.add(step, seen);
+    } else if !is_full {
+        let mut recent = Recent::new(step, most());
+        recent.add(step, seen);
+        all.insert(name, recent);
     }
 }
 
@@ -565,5 +572,20 @@ mod tests {
         advance(Duration::from_secs(70)).await;
         start(&activity, MOST_KEYS + 10, None);
         assert_eq!(activity.minutes().len(), activity.hours + 1);
+    }
+
+    /// Names of queues come from requests, and a refusal goes through none of them more than once in a step.
+    #[tokio::test(start_paused = true)]
+    async fn queues_that_refused_are_bounded_as_keys_are() {
+        let activity = Activity::new(1);
+        let known = || activity.book.lock().queues.len();
+        for n in 0..MOST_KEYS + 10 {
+            activity.rejected(&format!("q{n}"));
+        }
+        activity.rejected("q0");
+        assert_eq!((known(), activity.rejected_lately("q0")), (MOST_KEYS, 2));
+        advance(Duration::from_secs(70)).await;
+        activity.rejected("new");
+        assert_eq!((known(), activity.rejected_lately("new")), (1, 1));
     }
 }
