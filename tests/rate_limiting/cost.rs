@@ -183,6 +183,32 @@ async fn a_window_counts_what_the_ack_says_that_was_used() {
     started(&rig).await;
 }
 
+/// A key is paid once, however many policies name it: what is charged and what is refunded is told of one of them.
+#[tokio::test(start_paused = true)]
+async fn what_two_policies_of_a_key_charge_is_told_of_one() {
+    let policy = |name: &str, period: &str| {
+        format!(
+            "[[policy]]\nname = '{name}'\nmatch = {{ queue = 'q' }}\nkey = 'k'\n\
+             rate = {{ limit = 1000, period = '{period}' }}\n\
+             cost = {{ default = 100, settle = 'result.usage.total_tokens' }}\n"
+        )
+    };
+    let rig = Rig::with(&[policy("a", "1h"), policy("b", "2h")].concat()).await;
+    let job = started(&rig).await;
+    let result = Some(r#"{"usage":{"total_tokens":30}}"#);
+    let ack = sdk::ack(&job, result);
+    let acked = rig.client.post("/ojs/v1/workers/ack", ack).await;
+    assert_eq!(acked.status, 200);
+    let told = async |what: &str, policy: &str| {
+        let series = format!("ojs_throttle_cost_{what}_total{{policy=\"{policy}\"}}");
+        rig.metric(&series).await
+    };
+    for (what, amount) in [("charged", 100.0), ("refunded", 70.0)] {
+        let of_both = [told(what, "a").await, told(what, "b").await];
+        assert_eq!(of_both, [Some(amount), None], "{what}");
+    }
+}
+
 const WITHOUT_MAX: &str = "
     [[policy]]
     name = 'p'

@@ -289,14 +289,15 @@ impl Metrics {
                         Some((&limited.policy, 1))
                     }
                 };
-                if limited.cost.rule.is_some() {
-                    self.charged(&limited.policy, limited.cost.pays.get().into());
-                }
             }
             if let Some((limited, share)) = share_of(limited) {
                 self.group_started(&mut keys, limited, &share.group);
             }
             for (_, limited) in each_key(limited) {
+                // However many policies name a key, it is paid once, and refunded to the first of them.
+                if limited.cost.rule.is_some() {
+                    self.charged(&limited.policy, limited.cost.pays.get().into());
+                }
                 let is_known = last.is_some_and(|last| last.shares_key(limited));
                 last = Some(limited);
                 if is_known && waited.is_none() {
