@@ -120,7 +120,6 @@ async fn shut(
     policy: &Arc<str>,
     now: Timestamp,
 ) {
-    sidecar.metrics.shut(policy);
     let no_limits = Limits::default();
     let usage = sidecar.store.usage(Space::Job, key, &no_limits).await;
     let before = usage.ok().flatten().and_then(|usage| usage.shut_until);
@@ -132,6 +131,7 @@ async fn shut(
     let seconds = pause.until.since(now) as f64 / 1e6;
     let set = sidecar.store.set(change).await;
     if let Ok(true) = set {
+        sidecar.metrics.shut(policy);
         tell::adjusted(sidecar, by, key, pause);
     }
     match (set, before) {

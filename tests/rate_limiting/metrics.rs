@@ -104,6 +104,22 @@ async fn waiting_of_a_key_that_shares_its_series() {
     assert_eq!(rig.metric(series).await, Some(2.0));
 }
 
+/// A nack that finds its key shut for longer shuts nothing.
+#[tokio::test(start_paused = true)]
+async fn only_nacks_that_shut_a_key_are_counted() {
+    let rig = Rig::with("").await;
+    rig.enqueue(JOB, 2).await;
+    let out = rig.client.fetch("q", 2).await;
+    for (job, seconds) in out.iter().zip([60, 20]) {
+        let error = json!({"type": "rate_limited", "message": "no", "retry_after": seconds});
+        let nack = json!({"job_id": id(job), "worker_id": "w", "error": error}).to_string();
+        let reply = rig.client.post("/ojs/v1/workers/nack", nack).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    let series = "ojs_throttle_downstream_rate_limited_total{policy=\"job\"}";
+    assert_eq!(rig.metric(series).await, Some(1.0));
+}
+
 /// `ojs.rate_limit.exceeded_total`, counter, `key` and `strategy`: "Total times rate limit was hit."
 #[tokio::test(start_paused = true)]
 async fn exceeded_total() {
