@@ -1,6 +1,6 @@
-//! Dropping (`on_limit = "drop"`): a job that a limit refused is ended in the backend under the claim
-//! that we hold. The decision stands while that claim lasts: until the backend has the job as ended it stays in hand, out
-//! of every worker's reach, and is tried again and again.
+//! Dropping: a job that a limit refused (`on_limit = "drop"`), or the oldest one of a full queue (`drop_oldest`), is
+//! ended in the backend under the claim that we hold. The decision stands while that claim lasts: until the backend has
+//! the job as ended it stays in hand, out of every worker's reach, and is tried again and again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use crate::hold::{Held, Pick};
 use crate::json::Json;
 use crate::limit::{Limited, OnLimit};
 use crate::log::cut;
+use crate::told::events::EventValue;
 use crate::told::metrics::Counted;
 use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Call;
@@ -69,16 +70,10 @@ async fn drop_one(proxy: &Proxy, held: Pick) -> Option<Pick> {
         DropEnd::Open => return Some(held),
         DropEnd::Lost => sidecar.metrics.count(Counted::HoldLost),
         DropEnd::Dropped => {
-            if let Some(by) = acting(&held, usize::MAX, OnLimit::Drop) {
-                tracing::debug!(
-                    job = &*cut(job),
-                    policy = %by.policy,
-                    key = %by.key,
-                    "dropped: over its limit"
-                );
-                warn_of(sidecar, by);
-                sidecar.metrics.dropped(&by.policy);
-                tell::dropped(sidecar, &held, by);
+            match acting(&held, usize::MAX, OnLimit::Drop) {
+                Some(by) => tell_dropped(sidecar, &held, by),
+                // None of its limits drops it: its queue is full.
+                None => tell_overflow(sidecar, &held.claimed.queue, job, &held.body),
             }
             (sidecar.admit.pressure).gone(&held.claimed.queue, job, edges::now(sidecar));
         }
@@ -86,6 +81,52 @@ async fn drop_one(proxy: &Proxy, held: Pick) -> Option<Pick> {
     sidecar.end(job, Some(generation)).await;
     held.gone();
     None
+}
+
+/// Tells of a job that is gone because of this limit.
+fn tell_dropped(sidecar: &Sidecar, held: &Held, by: &Limited) {
+    tracing::debug!(
+        job = &*cut(&held.claimed.job),
+        policy = %by.policy,
+        key = %by.key,
+        "dropped: over its limit"
+    );
+    warn_of(sidecar, by);
+    sidecar.metrics.dropped(&by.policy);
+    tell::dropped(sidecar, held, by);
+}
+
+/// Tells of a job that is gone because its queue is full.
+pub(crate) fn tell_overflow(sidecar: &Sidecar, queue: &str, id: &str, job: &[u8]) {
+    let job = Json::parse(job, REPLY_DEPTH).ok();
+    let kind = job.and_then(|job| job.text_of("type"));
+    let kind = kind.as_deref().unwrap_or_default();
+    sidecar.metrics.dropped_oldest(queue, 1);
+    tracing::debug!(
+        queue,
+        job = &*cut(id),
+        "dropped: the oldest of a full queue"
+    );
+    if let Some(jobs) = sidecar.admit.discarded.count(&format!("_queue:{queue}")) {
+        tracing::warn!(
+            id = %"oldest_dropped",
+            queue,
+            jobs,
+            "the oldest jobs of a full queue are discarded for new ones"
+        );
+    }
+    let data = [
+        ("queue", EventValue::Text(queue)),
+        ("job_id", EventValue::Text(id)),
+        ("job_type", EventValue::Text(kind)),
+    ];
+    edges::tell_pressure(
+        sidecar,
+        "backpressure.dropped",
+        queue,
+        Some((id, kind)),
+        &data,
+    );
 }
 
 /// Warns of jobs that are discarded, seldom.
@@ -168,21 +209,27 @@ fn state_in(body: &[u8]) -> Option<String> {
 }
 
 fn final_nack(held: &Held) -> String {
-    let by = acting(held, usize::MAX, OnLimit::Drop);
-    let message = by.map_or_else(String::new, |by| {
-        format!(
-            "the policy {:?} lets no job of {:?} start now",
-            &*by.policy,
-            by.key.as_str()
-        )
-    });
     let claimed = &held.claimed;
+    let Some(by) = acting(held, usize::MAX, OnLimit::Drop) else {
+        return overflow_nack(&claimed.queue, &claimed.job, &claimed.claim_id);
+    };
+    let message = format!(
+        "the policy {:?} lets no job of {:?} start now",
+        &*by.policy,
+        by.key.as_str()
+    );
     calls::discard(
         &claimed.job,
         &claimed.claim_id,
         "rate_limit_dropped",
         &message,
     )
+}
+
+/// The nack of a job that goes for a newer one.
+pub(crate) fn overflow_nack(queue: &str, job: &str, claim_id: &str) -> String {
+    let message = format!("queue {queue:?} is full, and newer jobs matter more");
+    calls::discard(job, claim_id, "queue_overflow", &message)
 }
 
 /// The limit whose action it is: the one that lets go last if that is its action, else the first that

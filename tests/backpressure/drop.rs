@@ -125,6 +125,63 @@ async fn held_jobs_go_first() {
     pair.stop().await;
 }
 
+/// A held job that had ended in another way was not discarded for a new one, and nobody is told so.
+#[tokio::test(start_paused = true)]
+async fn what_had_ended_otherwise_is_not_told_as_dropped() {
+    let (_guard, log) = logged();
+    let config = "[[queue]]\nname = \"q\"\nmax_depth = 3\nstrategy = \"drop_oldest\"\n\
+        [[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 1\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let jobs = client.fill("q", 3).await;
+    assert_eq!(ids(&client.fetch("q", 3).await), [&jobs[0]], "two are held");
+    let cancel = format!("/ojs/v1/admin/jobs/{}/cancel", jobs[1]);
+    directly(&pair.behind.backend, &cancel, json!({})).await;
+    client.fill("q", 2).await;
+    let admin = pair.sidecar.admin();
+    let lost = admin.metric("ojs_throttle_hold_lost_total").await;
+    assert_eq!(lost, Some(1.0), "it was to be dropped");
+    let dropped = "ojs_backpressure_dropped_total{queue=\"q\"}";
+    assert_eq!(admin.metric(dropped).await, None);
+    assert_eq!(log.with("id=oldest_dropped"), [""; 0]);
+    pair.stop().await;
+}
+
+/// One that the backend does not end at once is told of when it is gone, and the nack says all the same why.
+#[tokio::test(start_paused = true)]
+async fn what_is_dropped_late_is_told_when_it_is_gone() {
+    let (given, is_down) = (AtomicBool::new(false), Arc::new(AtomicBool::new(true)));
+    let down = Arc::clone(&is_down);
+    let answers = move |_: &Method, path: &str| match path {
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"new"}}"#.to_owned()),
+        "/ojs/v1/workers/fetch" if given.swap(true, Ordering::SeqCst) => {
+            (200, r#"{"jobs":[]}"#.to_owned())
+        }
+        "/ojs/v1/workers/fetch" => {
+            let old = json!({"id": "old", "type": "t.x", "queue": "q", "attempt": 1});
+            (200, json!({"jobs": [old]}).to_string())
+        }
+        "/ojs/v1/workers/nack" | "/ojs/v1/jobs/old" if down.load(Ordering::SeqCst) => {
+            (500, "{}".to_owned())
+        }
+        "/ojs/v1/workers/nack" => (200, r#"{"state":"discarded"}"#.to_owned()),
+        _ => (200, r#"{"counts":{"available":0}}"#.to_owned()),
+    };
+    let policy = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 0\n";
+    let config = format!("{ONE}{policy}");
+    let (backend, sidecar, client) = told(&config, Duration::ZERO, answers).await;
+    assert!(client.fetch("q", 1).await.is_empty(), "it is held");
+    assert_eq!(client.offer("q").await.status, 201);
+    let admin = sidecar.admin();
+    let dropped = "ojs_backpressure_dropped_total{queue=\"q\"}";
+    assert_eq!(admin.metric(dropped).await, None);
+    is_down.store(false, Ordering::SeqCst);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(admin.metric(dropped).await, Some(1.0));
+    let nacks = backend.bodies("/ojs/v1/workers/nack");
+    assert!(nacks.iter().all(|nack| nack.contains("queue_overflow")));
+    sidecar.stop().await;
+}
+
 /// Jobs that wait in the backend and such as are held, each of which goes for a new one: never more than fit,
 /// whether the backend is asked or not.
 #[tokio::test(start_paused = true)]

@@ -16,16 +16,13 @@ use crate::hold::Pick;
 use crate::inquiry::calls;
 use crate::inquiry::drop::{self, DropEnd};
 use crate::json::{Json, quote};
-use crate::log::cut;
 use crate::store::LedgerExt;
-use crate::told::events::EventValue;
+use crate::told::metrics::Counted;
 use crate::wire::ojs::REPLY_DEPTH;
 
-/// A job to be dropped.
+/// A job that waits no more, and where it was.
 struct Oldest {
     id: Arc<str>,
-    kind: String,
-    /// Where it was.
     was: Dropped,
 }
 
@@ -46,7 +43,8 @@ pub(super) async fn drop_oldest(
         let was = oldest.as_ref().map_or(Dropped::None, |oldest| oldest.was);
         dropping.dropped(was, Instant::now());
         if let Some(oldest) = &oldest {
-            tell_overflow(&proxy, &of, oldest);
+            let pressure = &proxy.sidecar.admit.pressure;
+            pressure.gone(&of, &oldest.id, edges::now(&proxy.sidecar));
         }
         (dropping, oldest.is_some())
     });
@@ -71,20 +69,23 @@ async fn drop_one_of(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest> {
 async fn end_held(proxy: &Proxy, queue: &str, held: Pick) -> Oldest {
     let sidecar = &proxy.sidecar;
     let (job, generation) = (&held.claimed.job, held.claimed.generation);
-    let nack = final_nack(queue, job, &held.claimed.claim_id);
+    let nack = drop::overflow_nack(queue, job, &held.claimed.claim_id);
     let end = drop::end_claimed(proxy, held.claimed.scope, job, nack).await;
     let oldest = Oldest {
         id: job.clone(),
-        kind: kind_of(&held.body),
         was: Dropped::Held,
     };
     match end {
-        DropEnd::Open => drop::drop_soon(proxy, vec![held]),
-        DropEnd::Dropped | DropEnd::Lost => {
-            sidecar.end(job, Some(generation)).await;
-            held.gone();
+        DropEnd::Open => {
+            // It is told of when it is gone.
+            drop::drop_soon(proxy, vec![held]);
+            return oldest;
         }
+        DropEnd::Dropped => drop::tell_overflow(sidecar, queue, job, &held.body),
+        DropEnd::Lost => sidecar.metrics.count(Counted::HoldLost),
     }
+    sidecar.end(job, Some(generation)).await;
+    held.gone();
     oldest
 }
 
@@ -104,52 +105,13 @@ async fn drop_available(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest
     let job = first.or(whole.get_exact("job"))?;
     let attempt = job.get_exact("attempt").and_then(|attempt| attempt.u32());
     sidecar.backend.saw_attempt(attempt);
-    let oldest = Oldest {
-        id: Arc::from(&*job.text_of("id")?),
-        kind: kind_of(job.raw()),
-        was: Dropped::Waiting(sent),
-    };
-    let nack = final_nack(queue, &oldest.id, worker);
-    match drop::end_claimed(proxy, scope, &oldest.id, nack).await {
-        DropEnd::Dropped => Some(oldest),
+    let id: Arc<str> = Arc::from(&*job.text_of("id")?);
+    let nack = drop::overflow_nack(queue, &id, worker);
+    match drop::end_claimed(proxy, scope, &id, nack).await {
+        DropEnd::Dropped => drop::tell_overflow(sidecar, queue, &id, job.raw()),
         // Claimed and not ended: it comes back when the claim lapses.
-        DropEnd::Lost | DropEnd::Open => None,
+        DropEnd::Lost | DropEnd::Open => return None,
     }
-}
-
-fn tell_overflow(proxy: &Proxy, queue: &str, oldest: &Oldest) {
-    let sidecar = &proxy.sidecar;
-    (sidecar.admit.pressure).gone(queue, &oldest.id, edges::now(sidecar));
-    sidecar.metrics.dropped_oldest(queue, 1);
-    tracing::debug!(
-        queue,
-        job = &*cut(&oldest.id),
-        "dropped: the oldest of a full queue"
-    );
-    if let Some(jobs) = sidecar.admit.discarded.count(&format!("_queue:{queue}")) {
-        tracing::warn!(
-            id = %"oldest_dropped",
-            queue,
-            jobs,
-            "the oldest jobs of a full queue are discarded for new ones"
-        );
-    }
-    let data = [
-        ("queue", EventValue::Text(queue)),
-        ("job_id", EventValue::Text(&oldest.id)),
-        ("job_type", EventValue::Text(&oldest.kind)),
-    ];
-    let job = Some((&*oldest.id, &*oldest.kind));
-    edges::tell_pressure(sidecar, "backpressure.dropped", queue, job, &data);
-}
-
-fn kind_of(job: &[u8]) -> String {
-    let job = Json::parse(job, REPLY_DEPTH).ok();
-    let kind = job.and_then(|job| job.text_of("type"));
-    kind.map(|kind| kind.into_owned()).unwrap_or_default()
-}
-
-fn final_nack(queue: &str, job: &str, claim_id: &str) -> String {
-    let message = format!("queue {queue:?} is full, and newer jobs matter more");
-    calls::discard(job, claim_id, "queue_overflow", &message)
+    let was = Dropped::Waiting(sent);
+    Some(Oldest { id, was })
 }
