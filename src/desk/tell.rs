@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use super::Sidecar;
 use crate::hold::{Episode, Held};
 use crate::json::Json;
-use crate::limit::{Key, Limited, Refusal, Space};
+use crate::limit::{Key, Limited, Refusal, Space, Strategy};
 use crate::log::cut;
 use crate::policy::Pause;
 use crate::store::{Claimed, LedgerExt};
@@ -53,14 +53,19 @@ pub(crate) fn exceeded(sidecar: &Sidecar, held: &Held, by: &Limited, why: &Refus
     tell(sidecar, "rate_limit.exceeded", &about, &data);
 }
 
-/// What is told of a refusal.
-fn refused<'a>(key: &'a str, why: &Refusal) -> [(&'static str, EventValue<'a>); 4] {
-    [
+/// What is told of a refusal. A line has no numbers.
+fn refused<'a>(key: &'a str, why: &Refusal) -> Vec<(&'static str, EventValue<'a>)> {
+    let mut data = vec![
         ("key", EventValue::Text(key)),
         ("strategy", EventValue::Text(why.strategy.as_str())),
-        ("limit", EventValue::Number(why.limit.into())),
-        ("current", EventValue::Number(why.current.into())),
-    ]
+    ];
+    if why.strategy != Strategy::Line {
+        data.extend([
+            ("limit", EventValue::Number(why.limit.into())),
+            ("current", EventValue::Number(why.current.into())),
+        ]);
+    }
+    data
 }
 
 /// A queue's own limits keep its next job in the backend, where nobody reads it: that is counted and
@@ -247,6 +252,26 @@ fn trace_id(meta: Json<'_>) -> Option<Cow<'_, str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_has_no_numbers_of_a_limit() {
+        let told = |strategy| {
+            let why = Refusal {
+                strategy,
+                limit: 0,
+                current: 0,
+                at: None,
+                slot: false,
+            };
+            let data = refused("k", &why);
+            data.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        };
+        assert_eq!(told(Strategy::Line), ["key", "strategy"]);
+        assert_eq!(
+            told(Strategy::Shut),
+            ["key", "strategy", "limit", "current"]
+        );
+    }
 
     #[test]
     fn the_trace_of_a_job() {

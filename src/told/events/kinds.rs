@@ -22,7 +22,8 @@ macro_rules! kinds {
 
 kinds! {
     /// A job was refused for the first time since it waits. `strategy` is the limit that refused: `concurrency`,
-    /// `rate`, `throttle` or `shut`.
+    /// `rate`, `throttle` or `shut`. It is `line` where there is room, and it is kept for a job that is first in line,
+    /// or for a group whose turn it is. Then there are no `limit` and `current`.
     "rate_limit.exceeded" [key strategy limit current];
     /// A job that was refused starts.
     "rate_limit.released" [key strategy job_id];

@@ -106,7 +106,8 @@ series! {
     /// is absent where nothing waits, and where nobody can say. At most 100 keys are looked at, those for which most wait.
     gauge "ojs_throttle_waiting_done_seconds" [key];
     /// Jobs that could not start at once, once for each wait. The strategy is the limit that refused: concurrency,
-    /// rate, throttle or shut.
+    /// rate, throttle or shut. It is line where there is room, and it is kept for a job that is first in line, or for a
+    /// group whose turn it is.
     counter "ojs_rate_limit_exceeded_total" [key strategy];
     /// How long limited jobs were held before they started.
     histogram "ojs_rate_limit_wait_duration_seconds" [key];
