@@ -242,8 +242,12 @@ fn growth_line(state: &Value) -> Option<String> {
 
 /// What an entry would have done that is only tried.
 fn shadow_line(row: &Value) -> String {
+    let or_more = match row["peak_unfollowed"].as_u64() {
+        Some(1..) => " or more",
+        _ => "",
+    };
     format!(
-        "shadow {}: {} at once, {} waited (at most {} s), {} dropped, {} would wait now; really {} at once",
+        "shadow {}: {} at once, {} waited (at most {} s), {} dropped, {} would wait now; really {}{or_more} at once",
         text(row, "policy"),
         row["started"],
         row["waited"],

@@ -68,15 +68,17 @@ pub(crate) struct ShadowTally {
     before: [u64; 4],
 }
 
-/// The most that was really seen of one key: the number that would have held nothing back.
+/// The most that was really seen of one key: the number that would have held nothing back. A job counts what it costs.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Peak {
     /// Jobs that ran at once.
     pub(crate) at_once: u32,
     /// Starts in the period of the entry's first rate, else of its throttle.
-    pub(crate) starts: usize,
+    pub(crate) starts: u32,
     /// That period, in microseconds.
     pub(crate) period: Option<u64>,
+    /// Starts of keys that are not followed, because too many others are: the numbers may be too low.
+    pub(crate) unfollowed: u64,
 }
 
 impl ShadowTally {
@@ -108,12 +110,16 @@ impl fmt::Display for ShadowTally {
             "), {} would have been dropped, and {} would wait now; really at most {} of a key ran at once",
             self.dropped, self.waiting, self.peak.at_once,
         )?;
-        match self.peak.period {
-            None => Ok(()),
-            Some(period) => {
-                let period = duration::plain(Duration::from_micros(period));
-                write!(f, ", and {} started in {period}", self.peak.starts)
-            }
+        if let Some(period) = self.peak.period {
+            let period = duration::plain(Duration::from_micros(period));
+            write!(f, ", and {} started in {period}", self.peak.starts)?;
+        }
+        match self.peak.unfollowed {
+            0 => Ok(()),
+            jobs => write!(
+                f,
+                ", or more: {jobs} jobs were of keys beyond those that are followed"
+            ),
         }
     }
 }
@@ -277,13 +283,20 @@ impl Shadow {
         }
     }
 
-    /// Notes how much of a key was really used at once.
-    pub(crate) fn note_used(&self, policy: &Arc<str>, at_once: u32, starts: (usize, Option<u64>)) {
+    /// Notes how much of a key was really used at once, and what started in which period.
+    pub(crate) fn note_used(&self, policy: &Arc<str>, at_once: u32, starts: Option<(u32, u64)>) {
         let mut book = self.book.lock();
         let peak = &mut book.tallies.entry(Arc::clone(policy)).or_default().peak;
         peak.at_once = peak.at_once.max(at_once);
-        peak.starts = peak.starts.max(starts.0);
-        peak.period = starts.1;
+        peak.starts = peak.starts.max(starts.map_or(0, |(starts, _)| starts));
+        peak.period = starts.map(|(_, period)| period);
+    }
+
+    /// Notes a start of a key that is not followed.
+    pub(crate) fn note_unfollowed(&self, policy: &Arc<str>) {
+        let mut book = self.book.lock();
+        let tally = book.tallies.entry(Arc::clone(policy)).or_default();
+        tally.peak.unfollowed += 1;
     }
 
     /// Notes what would have become of a job: `by` held it back for so long, or refused it. `limit`: the first of its

@@ -1,6 +1,6 @@
 //! Plays the virtual queue in real time: jobs come, start when their limits let them, and end.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +14,15 @@ use crate::hold::{self, Held, Lane, Pick, PickAsk, Proof, Refused, Relimited};
 use crate::inquiry::drop::acting;
 use crate::inquiry::job::{self, Shown};
 use crate::json::Json;
-use crate::limit::{Limited, OnLimit, PolicyAndKey, Refusal, Strategy, Timestamp, is_priced};
+use crate::limit::{
+    Limited, OnLimit, PolicyAndKey, Refusal, Strategy, Timestamp, Window, is_priced,
+};
 use crate::policy::{LimitCache, PolicySet};
 use crate::store::{Change, Claim, Claimed, End, Gen, LedgerExt, Row, Verdict, Wake};
 use crate::wire::ojs::REPLY_DEPTH;
 
-/// So many jobs wait in the virtual queue, and so many sightings to be looked at.
+/// So many jobs wait in the virtual queue, and so many sightings to be looked at. Of so many keys it is followed what is
+/// really used.
 const MOST: usize = 10_000;
 /// So many jobs of a queue are asked for in one call, and of them so many under the same limits.
 const AT_ONCE: usize = 64;
@@ -61,11 +64,11 @@ struct VirtualRun {
 /// What is really used of a key.
 #[derive(Default, Debug)]
 struct RealUse {
-    /// Jobs that run.
+    /// What jobs that run cost.
     out: u32,
-    /// The last starts, in the period of the entry's first rate or of its throttle.
-    starts: VecDeque<Timestamp>,
-    period: Option<u64>,
+    /// What started in the period of the entry's first rate, else of its throttle. It counts as an enforced rate does, so
+    /// that its number is the one that holds nothing back.
+    starts: Option<Window>,
     /// What refused its last job.
     refused: Option<Strategy>,
 }
@@ -193,6 +196,7 @@ impl Play<'_> {
         };
         let limits = job::priced(limits, &view, shown.job, |_, _| {});
         let (hold, at) = (&self.begun.hold, self.begun.store.at(went.at));
+        let mut is_over = false;
         if let Some(earlier) = hold.claimed(&seen.id) {
             // It is tried again: in the virtual queue it would not have run yet.
             let waited = Duration::from_micros(at.since(earlier.claimed_at));
@@ -202,7 +206,9 @@ impl Play<'_> {
             self.shadow.note(&earlier.job, &earlier.limited, by, limit);
             hold.forget(&seen.id);
         } else if hold.len() >= MOST {
-            return self.shadow.note_unknown(&limits);
+            // It is not played, but it really runs.
+            is_over = true;
+            self.shadow.note_unknown(&limits);
         }
         let job: Arc<str> = Arc::from(&*seen.id);
         let claim = self.sidecar.fetching.next_claim(at);
@@ -211,13 +217,17 @@ impl Play<'_> {
             by: None,
             limit: None,
             limited: Arc::clone(&limits),
-            is_over: false,
+            is_over,
             claim,
             began: at,
             until: at.plus(micros(went.lasts)),
             ran: None,
             started: None,
         };
+        if is_over {
+            self.runs.insert(job, run);
+            return;
+        }
         let claimed = Claimed::from(Claim {
             claim_id: Arc::clone(&self.sidecar.fetching.worker_id),
             priority: seen.priority,
@@ -240,16 +250,26 @@ impl Play<'_> {
             self.left(&earlier.limited);
         }
         for one in limited {
-            let used = self.really.entry(one.names()).or_default();
-            used.out += 1;
+            let names = one.names();
+            if self.really.len() >= MOST && !self.really.contains_key(&names) {
+                self.shadow.note_unfollowed(&one.policy);
+                continue;
+            }
+            let used = self.really.entry(names).or_default();
+            let pays = one.cost.pays.get();
+            used.out = used.out.saturating_add(pays);
             let limits = &one.limits;
             let rate = limits.rates.first().map(|rate| rate.period.get());
-            used.period = rate.or_else(|| limits.throttle.map(|throttle| throttle.period.get()));
-            if let Some(period) = used.period {
-                used.forget_starts(at, period);
-                used.starts.push_back(at);
-            }
-            let starts = (used.starts.len(), used.period);
+            let period = rate.or_else(|| limits.throttle.map(|throttle| throttle.period.get()));
+            let earlier = used.starts.take();
+            used.starts = period.map(|period| {
+                let earlier = earlier.filter(|window| window.period() == period);
+                let mut window = earlier.unwrap_or_else(|| Window::new(period));
+                window.add(at, pays, at);
+                window
+            });
+            let starts = used.starts.as_ref();
+            let starts = starts.map(|window| (window.count(at), window.period()));
             self.shadow.note_used(&one.policy, used.out, starts);
         }
     }
@@ -258,7 +278,7 @@ impl Play<'_> {
     fn left(&mut self, limited: &[Limited]) {
         for one in limited {
             if let Some(used) = self.really.get_mut(&one.names()) {
-                used.out = used.out.saturating_sub(1);
+                used.out = used.out.saturating_sub(one.cost.pays.get());
             }
         }
     }
@@ -480,8 +500,8 @@ impl Play<'_> {
         }
         let now = self.now();
         self.really.retain(|_, used| {
-            used.forget_starts(now, used.period.unwrap_or(0));
-            used.out > 0 || !used.starts.is_empty()
+            let starts = used.starts.as_ref();
+            used.out > 0 || starts.is_some_and(|window| window.count(now) > 0)
         });
         let silent = |run: &VirtualRun| run.ran.is_none() && run.until <= now;
         let silent = self.runs.iter().filter(|(_, run)| silent(run));
@@ -509,16 +529,6 @@ impl Play<'_> {
         self.end(over.collect()).await;
         if let Some(minute_ago) = Instant::now().checked_sub(Duration::from_secs(60)) {
             self.begun.hold.tidy(minute_ago);
-        }
-    }
-}
-
-impl RealUse {
-    /// Forgets what started longer ago than `period`, and the oldest of very many.
-    fn forget_starts(&mut self, now: Timestamp, period: u64) {
-        let is_old = |at: &Timestamp| now.since(*at) >= period;
-        while self.starts.len() >= MOST || self.starts.front().is_some_and(is_old) {
-            self.starts.pop_front();
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::sidecar::simulated::Start;
 
 fn tried(numbers: &str) -> String {
     format!(
-        "[[policy]]\nname = \"p\"\nmatch = {{ queue = \"mail\" }}\nkey = \"k\"\nmode = \"shadow\"\n{numbers}\n"
+        "[[policy]]\nname = \"p\"\nmatch = {{ queue = \"mail\" }}\nmode = \"shadow\"\n{numbers}\n"
     )
 }
 
@@ -104,4 +104,59 @@ async fn what_is_told_is_of_the_numbers_in_force() {
     let series = "ojs_throttle_shadow_jobs_total{policy=\"p\",verdict=\"started\"}";
     let ever = sidecar.admin().metric(series).await;
     assert!(ever.unwrap() > 10.0, "{ever:?}");
+}
+
+/// Jobs of the queue that is tried, each with this metadata.
+fn jobs(metas: impl Iterator<Item = Value>) -> Vec<String> {
+    let job = |meta: Value| {
+        let options = json!({"queue": "mail", "metadata": meta});
+        json!({"type": "t", "args": [], "meta": meta, "options": options})
+    };
+    let jobs: Vec<Value> = metas.map(job).collect();
+    let batches = jobs.chunks(1_000);
+    batches
+        .map(|jobs| json!({"jobs": jobs}).to_string())
+        .collect()
+}
+
+/// Enqueues jobs, has workers take all of them, and says what is told then: the row, and `why`.
+async fn ran(numbers: &str, metas: impl Iterator<Item = Value>) -> (Value, String) {
+    let rig = Rig::with(&tried(numbers)).await;
+    for batch in jobs(metas) {
+        let reply = rig.client.post("/ojs/v1/jobs/batch", batch).await;
+        assert_eq!(reply.status, 201, "{}", reply.text());
+    }
+    while !rig.client.fetch("mail", 1_000).await.is_empty() {}
+    sleep(Duration::from_secs(1)).await;
+    let state = rig.admin.get("/throttle/v1/state").await.json();
+    let why = rig.admin.get("/throttle/v1/why?queue=mail").await.text();
+    (state["shadow"][0].clone(), why)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_really_ran_is_counted_to_its_end() {
+    let numbers = "concurrency = 1\nrate = { limit = 1000000, period = \"1h\" }";
+    let (one, why) = ran(numbers, (0..10_050).map(|_| json!({}))).await;
+    assert_ne!(one["unknown"], 0, "{one}");
+    assert_eq!(
+        (&one["peak_at_once"], &one["peak_starts"]),
+        (&json!(10_050), &json!(10_050)),
+        "{one}"
+    );
+    assert!(!why.contains("or more"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_really_ran_is_counted_by_cost_and_of_so_many_keys() {
+    let numbers = "rate = { limit = 1000000, period = \"1h\" }\ncost = { from = \"meta.n\" }";
+    let numbers = numbers.to_owned() + "\nkey = \"k:{meta.k}\"";
+    let metas = (0..10_003).map(|nth| json!({"k": nth, "n": if nth == 0 { 20_000 } else { 1 }}));
+    let (one, why) = ran(&numbers, metas).await;
+    assert_eq!(
+        (&one["peak_starts"], &one["peak_unfollowed"]),
+        (&json!(20_000), &json!(3)),
+        "{one}"
+    );
+    let words = "20000 started in 1h, or more: 3 jobs were of keys beyond";
+    assert!(why.contains(words), "{why}");
 }

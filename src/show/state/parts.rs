@@ -114,10 +114,13 @@ parts! {
         longest_ms: u64,
         /// Of those that would have waited, how many for which limit.
         waited_for: BTreeMap<&'static str, u64>,
-        /// The most jobs of one key that really ran at once.
+        /// The most jobs of one key that really ran at once, each counted by its cost.
         peak_at_once: u32,
-        /// The most starts of one key that were really seen in the period of the first rate, else of the throttle.
-        peak_starts: usize,
+        /// The most starts of one key that were really seen in the period of the first rate, else of the throttle, each
+        /// counted by its cost.
+        peak_starts: u32,
+        /// Starts of keys beyond the 10,000 whose use is followed: if there are any, both peaks may be too low.
+        peak_unfollowed: u64,
     }
     /// The keys.
     KeysPart at "keys" {
@@ -280,6 +283,7 @@ impl From<(&Arc<str>, &ShadowTally)> for ShadowPart {
             waited_for: tally.waited_for.clone(),
             peak_at_once: tally.peak.at_once,
             peak_starts: tally.peak.starts,
+            peak_unfollowed: tally.peak.unfollowed,
         }
     }
 }
