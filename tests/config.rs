@@ -44,6 +44,63 @@ fn expect(path: &Path, found: &str) {
     assert_eq!(found, expected.trim_end_matches('\n'), "{}", path.display());
 }
 
+/// What sidecars of one store compare has all that limits in it, and nothing that each may have of its own.
+#[test]
+fn all_that_limits_is_compared_and_nothing_else() {
+    let told = |top: &str, policy: &str, way: &str| {
+        let text = format!(
+            "{top}\n[[policy]]\nname = 'p'\nmatch = {{ queue = 'q' }}\nkey = 'k:{{meta.t}}'\n\
+             rate = {{ limit = 5000, period = '1s' }}\n{policy}\n\
+             [[egress]]\nname = 'out'\nupstream = 'https://example.com'\nconcurrency = 2\n{way}\n"
+        );
+        let settings = Settings::parse(&text, "a.toml");
+        let settings = settings.unwrap_or_else(|report| panic!("{text}\n{report}"));
+        settings.limits_told()
+    };
+    let listen = "listen = '127.0.0.1:8090'";
+    let (jobs, ways) = (
+        [
+            ("", ""),
+            ("[job_policies]\naccept = 'ignore'", ""),
+            ("[store]\non_store_error = 'open'", ""),
+            ("[[queue]]\nname = 'q'\nmax_depth = 5", ""),
+            ("", "key_missing = 'skip'"),
+            ("", "on_limit = 'drop'"),
+            ("", "fair = { by = '{meta.u}', weights = { a = 2 } }"),
+            ("", "fair = { by = '{meta.u}', weights = { a = 3 } }"),
+            ("", "cost = { from = 'meta.n', max = 5 }"),
+            ("", "cost = { from = 'meta.n', max = 6 }"),
+            ("", "cost = { default = 2, settle = 'result.n' }"),
+            ("", "cost = { default = 2, settle = 'result.m' }"),
+            ("", "on_store_error = 'closed'"),
+            ("", "feedback = { codes = ['busy'] }"),
+            ("", "feedback = { codes = ['full'] }"),
+            ("", "sync = 'reserved'"),
+        ],
+        [
+            "",
+            "on_store_error = 'closed'",
+            "feedback = { codes = ['503'] }",
+            "fair = { by = '{header.x-t}', weights = { a = 2 } }",
+            "cost = 2",
+            "[[egress.budget]]\nname = 'b'\nrate = { limit = 5, period = '1s' }\ncost = { from = 'json.n', default = 2, max = 5, settle = 'header.x-n' }",
+        ],
+    );
+    let of_jobs = jobs.map(|(top, policy)| told(top, policy, listen)["jobs"].clone());
+    let of_ways = ways.map(|way| told("", "", &format!("{listen}\n{way}"))["way out out"].clone());
+    assert_eq!(BTreeSet::from(of_jobs).len(), jobs.len());
+    assert_eq!(BTreeSet::from(of_ways).len(), ways.len());
+    let same = told("", "", listen);
+    for own in [
+        "[hold]\nmax = 700",
+        "[upstream]\nclaims_count = 'yes'",
+        "[server]\nlisten = '127.0.0.1:8091'",
+    ] {
+        assert_eq!(told(own, "", listen), same, "{own}");
+    }
+    assert_eq!(told("", "", "listen = '127.0.0.1:8092'"), same);
+}
+
 #[test]
 fn valid_files_are_accepted() {
     for path in files("valid") {
