@@ -65,11 +65,6 @@ impl Sources {
         self.text += text;
     }
 
-    /// Whether one of them says nothing, as a file that is half written.
-    pub fn has_blank(&self) -> bool {
-        self.iter().any(|part| part.text.trim().is_empty())
-    }
-
     /// All of them, one after the other.
     pub fn text(&self) -> &str {
         &self.text
@@ -124,6 +119,11 @@ impl Sources {
 }
 
 impl SourceText<'_> {
+    /// Whether it says nothing, as a file that is half written.
+    pub fn is_blank(&self) -> bool {
+        self.text.trim().is_empty()
+    }
+
     /// In which line of this text a place is, from 1.
     fn line(&self, at: usize) -> usize {
         let before = self.text.get(..at.saturating_sub(self.start));

@@ -39,8 +39,8 @@ pub enum ReloadOutcome {
     Refused(Vec<&'static str>),
     /// These `[[egress]]` cannot come or go while running, so nothing changed.
     Ways(Changes),
-    /// The file is empty. It is taken for half written, because to lift all limits is rarely meant.
-    Empty,
+    /// This file had text and is empty. It is taken for half written, because to lift all limits is rarely meant.
+    Empty(String),
     /// A listener would show a certificate that is not good now in place of a good one; the setting.
     Ended(&'static str),
     /// They are wrong.
@@ -55,7 +55,9 @@ impl ReloadOutcome {
         match self {
             ReloadOutcome::Applied(_) => "applied",
             ReloadOutcome::Unchanged => "unchanged",
-            ReloadOutcome::Refused(_) | ReloadOutcome::Ways(_) | ReloadOutcome::Empty => "refused",
+            ReloadOutcome::Refused(_) | ReloadOutcome::Ways(_) | ReloadOutcome::Empty(_) => {
+                "refused"
+            }
             ReloadOutcome::Invalid(_) | ReloadOutcome::Ended(_) => "invalid",
             ReloadOutcome::Unreadable(_) => "unreadable",
         }
@@ -95,9 +97,10 @@ impl fmt::Display for ReloadOutcome {
                 f,
                 "`[[egress]]`: {ways}: an entry cannot come or go while running: restart, or put back what was"
             ),
-            ReloadOutcome::Empty => f.write_str(
-                "a file is empty, as one that is half written; \
-                 to run without limits leave its [server] table there",
+            ReloadOutcome::Empty(name) => write!(
+                f,
+                "{name} is empty now, as a file that is half written; \
+                 to take out what it said leave its [server] table there, or a comment"
             ),
             ReloadOutcome::Ended(setting) => write!(
                 f,
@@ -200,6 +203,8 @@ pub(super) struct Following {
     last: Option<(Result<Sources, String>, [u8; 32])>,
     /// Those: certificates, and tokens.
     beside: Vec<PathBuf>,
+    /// The files that had text when all was last good; `None`: it was not looked at yet.
+    written: Option<Vec<String>>,
     /// When the log last said that the file is bad; `None`: it is good.
     bad: Option<Instant>,
     /// What the log has said of certificates that end.
@@ -232,6 +237,7 @@ impl Following {
             ask,
             level,
             last: None,
+            written: None,
             bad: None,
             said: Vec::new(),
         }
@@ -322,6 +328,10 @@ impl Following {
         if !outcome.is_good() {
             return;
         }
+        if let Some((Ok(texts), _)) = &self.last {
+            let written = texts.iter().filter(|part| !part.is_blank());
+            self.written = Some(written.map(|part| part.name.to_owned()).collect());
+        }
         if is_first || was_bad || matches!(outcome, ReloadOutcome::Applied(_)) {
             let now = sidecar.store.now();
             let name = "ojs_throttle_config_last_reload_success_timestamp_seconds";
@@ -335,17 +345,25 @@ impl Following {
     }
 
     fn outcome(&mut self, texts: &Sources) -> ReloadOutcome {
-        let blank = texts.has_blank();
+        let had_text = |name: &str| {
+            let written = self.written.as_ref();
+            written.is_none_or(|written| written.iter().any(|of| of == name))
+        };
+        let emptied = texts
+            .iter()
+            .find(|part| part.is_blank() && had_text(part.name));
+        let emptied = emptied.map(|part| part.name.to_owned());
         let parsed = self.file.parse(texts.clone());
         let report = parsed.as_ref().map_or_else(|bad| bad, |new| &new.warnings);
         self.beside.clone_from(&report.files);
-        match parsed {
-            Err(_) if blank => ReloadOutcome::Empty,
-            Err(report) => ReloadOutcome::Invalid(report),
-            Ok(new) => {
+        match (parsed, emptied) {
+            (Err(_), Some(name)) => ReloadOutcome::Empty(name),
+            (Err(report), None) => ReloadOutcome::Invalid(report),
+            (Ok(new), emptied) => {
                 let running = self.reload.settings();
-                if blank && !Diff::between(&running, &new).is_empty() {
-                    return ReloadOutcome::Empty;
+                let changes = || !Diff::between(&running, &new).is_empty();
+                if let Some(name) = emptied.filter(|_| changes()) {
+                    return ReloadOutcome::Empty(name);
                 }
                 let warnings = new.warnings.clone();
                 let (level, before) = (new.server.log_level, running.server.log_level);

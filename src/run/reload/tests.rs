@@ -127,6 +127,32 @@ async fn each_outcome_has_its_word() {
     assert_eq!(file.counted("unchanged"), 2);
 }
 
+/// One that was empty from the start says nothing, and holds no reload up.
+#[tokio::test(start_paused = true)]
+async fn only_a_file_that_had_text_is_taken_for_half_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let [base, late] = ["base.toml", "late.toml"].map(|name| dir.path().join(name));
+    save(&late, "");
+    let mut folder = following(&base, &slots(1));
+    folder.file.path = dir.path().to_owned();
+    folder.read_file(Occasion::Time);
+    save(&base, slots(2));
+    folder.read_file(Occasion::Time);
+    assert_eq!((folder.counted("applied"), folder.in_force()), (1, Some(2)));
+    save(&late, "[[policy]]\nname = 'late'\nconcurrency = 1\n");
+    folder.read_file(Occasion::Time);
+    let (lines, _logged) = Lines::listen();
+    save(&late, "");
+    folder.read_file(Occasion::Time);
+    assert_eq!(
+        (folder.counted("applied"), folder.counted("refused")),
+        (2, 1)
+    );
+    assert_eq!(folder.reload.settings().policies.policies().len(), 2);
+    let log = lines.text();
+    assert!(log.contains("late.toml is empty now"), "{log}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_retired_goes_when_nobody_uses_it() {
     let dir = tempfile::tempdir().unwrap();
