@@ -451,9 +451,41 @@ fn refuse_short_wait(table: &mut TomlTable<'_>, budget: &Budget, max_wait: Durat
 
 #[cfg(test)]
 mod tests {
+    use ojs_limit::Key;
+
     use crate::Settings;
 
     use super::*;
+
+    #[test]
+    fn a_key_is_of_the_budget_with_the_longest_name() {
+        let budget = |name: &str| {
+            format!(
+                "[[egress.budget]]\nname = '{name}'\nkey = '{name}:{{header.x-t}}'\n\
+                 cost = {{ use = 'tokens', max = 10 }}\nrate = {{ limit = 100, period = '1d' }}\n"
+            )
+        };
+        let (short, long) = (budget("team"), budget("team:tokens"));
+        let others = "x".repeat(Key::MAX - "team:".len());
+        for budgets in [[&short, &long], [&long, &short]] {
+            let text = format!(
+                "[server]\nupstream = 'none'\n[[egress]]\nname = 'a'\nlisten = '127.0.0.1:8082'\n\
+                 upstream = 'https://example.com'\n{}",
+                budgets.map(String::as_str).concat()
+            );
+            let settings = Settings::parse(&text, "t").unwrap();
+            for (rest, name) in [
+                ("a", "team"),
+                ("tokens:a", "team:tokens"),
+                ("tokens2", "team"),
+                (others.as_str(), "team"),
+            ] {
+                let key = Key::new(&format!("team:{rest}")).unwrap();
+                let found = settings.budget_of(&key).map(|budget| &*budget.name);
+                assert_eq!(found, Some(name), "{key}");
+            }
+        }
+    }
 
     /// Money starts nothing while the store is lost, because each sidecar alone could spend its share again.
     #[test]

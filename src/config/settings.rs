@@ -161,10 +161,15 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// The budget that has this key.
+            /// The budget that has this key: of names that go on where others end, the longest one.
             pub fn budget_of(&self, key: &Key) -> Option<&Budget> {
-                let mut budgets = self.egress.iter().flat_map(|entry| &entry.budgets);
-                budgets.find(|budget| budget.key.may_give(key)).map(|budget| &**budget)
+                let budgets = self.egress.iter().flat_map(|entry| &entry.budgets);
+                let fits = |budget: &&Arc<Budget>| {
+                    key.as_str().starts_with(&*budget.name) && budget.key.may_give(key)
+                };
+                // Of several that are of one name the first.
+                let budget = budgets.rev().filter(fits).max_by_key(|budget| budget.name.len());
+                budget.map(|budget| &**budget)
             }
 
             /// The budget of this name, if one has it.
