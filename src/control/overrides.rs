@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response};
+use tokio::sync::MutexGuard;
 
 use super::sent;
 use crate::answers::body::Body;
@@ -222,7 +223,10 @@ async fn change_queue(proxy: &Proxy, parts: &Parts, body: &[u8], queue: &str) ->
     let sidecar = &proxy.sidecar;
     let (own, name) = (proxy.clone(), queue.to_owned());
     // To its end: once the limits are set, running jobs must have their slots.
-    let work = Box::pin(async move { set_queue(&own, &name, set).await });
+    let work = Box::pin(async move {
+        let alone = own.sidecar.control.setting.lock().await;
+        set_queue(&own, &name, set, alone).await
+    });
     match to_the_end(&sidecar.tasks.left, work).await? {
         true => Ok(()),
         false => Err(no_queue_limit(queue)),
@@ -230,15 +234,17 @@ async fn change_queue(proxy: &Proxy, parts: &Parts, body: &[u8], queue: &str) ->
 }
 
 /// Sets a queue's limits or takes them away. Where none were set before, its jobs that are out with
-/// workers may have passed us unread: they are looked for, so that they have their slots.
+/// workers may have passed us unread: they are looked for, so that they have their slots. `alone` is `control.setting`.
 pub(super) async fn set_queue(
     proxy: &Proxy,
     queue: &str,
     set: Option<Override>,
+    alone: MutexGuard<'_, ()>,
 ) -> Result<bool, Fault> {
     let is_new = set.is_some() && set_for_queue(&proxy.sidecar, queue).is_none();
     let key = policy::queue_key(queue);
     let done = set_limits(&proxy.sidecar, Space::Queue, key, set).await?;
+    drop(alone);
     if is_new && !proxy.sidecar.config().calls_only() {
         let sidecar = &proxy.sidecar;
         let (proxy, before) = (proxy.clone(), LimitedBefore::AllBut(Arc::from(queue)));

@@ -117,15 +117,20 @@ async fn set_config(proxy: &Proxy, queue: &str, wanted: WantedConfig) -> Result<
     if wanted.limits.is_silent() {
         return Ok(());
     }
+    let alone = sidecar.control.setting.lock().await;
     let before = in_force::set_for_queue(sidecar, queue);
-    let before = before.map(|set| set.limits.clone()).unwrap_or_default();
-    let limits = wanted.limits.over(before);
-    let set = (limits != Limits::default()).then(|| Override {
-        limits,
-        ..Override::default()
-    });
-    overrides::set_queue(proxy, queue, set).await?;
+    let set = merged(&wanted.limits, before.as_deref());
+    overrides::set_queue(proxy, queue, set, alone).await?;
     Ok(())
+}
+
+/// What is set where a part of it is. Why and by whom is told on of what stays as it was.
+fn merged(wanted: &QueueConfig, before: Option<&Override>) -> Option<Override> {
+    let before = before.cloned().unwrap_or_default();
+    let limits = wanted.over(before.limits.clone());
+    let stays = before.over(&limits) == limits;
+    let told = if stays { before } else { Override::default() };
+    (limits != Limits::default()).then(|| Override { limits, ..told })
 }
 
 /// Sends the request on; for one with the control token, which stays here, with the sidecar's own.

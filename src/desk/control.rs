@@ -16,6 +16,9 @@ pub(crate) struct Control {
     pub(crate) named: KnownKeys,
     /// The edition of the store's settings that is followed.
     pub(crate) followed: Mutex<u64>,
+    /// Held from the look at a queue's limits until others are set: who sets a part keeps the rest, and two who do so at
+    /// once must not undo each other.
+    pub(crate) setting: tokio::sync::Mutex<()>,
     /// Whether it is to be said that the store has too many subqueues.
     pub(super) subqueues_full: Seldom,
 }
@@ -27,6 +30,7 @@ impl Control {
             live: ArcSwap::from_pointee(live),
             named: KnownKeys::default(),
             followed: Mutex::default(),
+            setting: tokio::sync::Mutex::default(),
             subqueues_full: Seldom::default(),
         }
     }

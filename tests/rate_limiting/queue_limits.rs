@@ -218,6 +218,38 @@ async fn a_queue_s_config_sets_limits_too() {
     pair.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn parts_that_are_set_at_once_are_all_set_and_reasons_stay() {
+    let store = Arc::new(Faulty::new(Arc::new(MemoryStore::new(NOON))));
+    let rig = Rig::over(store.clone(), "").await;
+    let client = &rig.client;
+    store.standing(Some(Fault {
+        delay: Duration::from_millis(50),
+        ..Fault::NONE
+    }));
+    let rate = json!({"rate_limit": {"limit": 5, "period": "PT1M"}});
+    tokio::join!(
+        client.set(CONFIG, json!({"concurrency": 3})),
+        client.set(CONFIG, rate.clone())
+    );
+    store.standing(None);
+    let expected =
+        json!({"queue": "q", "concurrency": 3, "rate_limit": {"limit": 5, "period": "PT1M"}});
+    assert_eq!(client.get(CONFIG).await.json(), expected);
+
+    let pause = json!({"concurrency": 0, "reason": "vendor is away", "by": "ann"});
+    client.set(LIMIT, pause).await;
+    client.set(CONFIG, rate).await;
+    let told = async || client.get(LIMIT).await.json()["override"].clone();
+    let set = told().await;
+    assert_eq!(set["concurrency"], 0, "{set}");
+    assert_eq!(set["reason"], "vendor is away", "{set}");
+    assert_eq!(set["by"], "ann", "{set}");
+    client.set(CONFIG, json!({"concurrency": 4})).await;
+    let set = told().await;
+    assert_eq!(set["reason"], Value::Null, "it was of the pause: {set}");
+}
+
 /// A backend that has the route gets the body as it came, and its answer comes back with ours in it;
 /// what it refuses is not set here either. The control token stays here.
 #[tokio::test(start_paused = true)]
