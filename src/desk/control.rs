@@ -1,11 +1,14 @@
 //! What people set and read over HTTP: limits of keys, queues and tenants, and the state of both.
 
+use std::collections::BTreeSet;
+
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::live::Live;
 use super::named::KnownKeys;
 use crate::answers::load::Seldom;
+use crate::limit::Key;
 
 /// What is set: by the config, by people over HTTP, and by jobs.
 #[derive(Debug)]
@@ -19,6 +22,8 @@ pub(crate) struct Control {
     /// Held from the look at a queue's limits until others are set: who sets a part keeps the rest, and two who do so at
     /// once must not undo each other.
     pub(crate) setting: tokio::sync::Mutex<()>,
+    /// The policies of which it was said that the file does not have them, and that something is set for them.
+    pub(super) unbound: Mutex<BTreeSet<Key>>,
     /// Whether it is to be said that the store has too many subqueues.
     pub(super) subqueues_full: Seldom,
 }
@@ -31,6 +36,7 @@ impl Control {
             named: KnownKeys::default(),
             followed: Mutex::default(),
             setting: tokio::sync::Mutex::default(),
+            unbound: Mutex::default(),
             subqueues_full: Seldom::default(),
         }
     }

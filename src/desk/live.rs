@@ -110,6 +110,15 @@ impl Live {
         tenant.filter(|_| self.settings.server.trust_tenant_header)
     }
 
+    /// Whether the file has limits under this name: a policy, a way out that has some itself, or a budget.
+    pub(super) fn has_limits_of(&self, name: &str) -> bool {
+        let mut policies = self.policies.policies().iter();
+        let mut ways = self.settings.egress.iter();
+        policies.any(|policy| *policy.name == *name)
+            || ways.any(|way| *way.name == *name && way.own_limits().is_some())
+            || self.settings.budget_named(name).is_some()
+    }
+
     /// The limits of jobs like which one was seen under these policies.
     pub(crate) fn known(&self) -> MutexGuard<'_, LimitCache> {
         self.known.lock()

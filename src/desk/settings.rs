@@ -189,6 +189,33 @@ pub(crate) fn end_expired(sidecar: &Sidecar) {
     }
 }
 
+/// Tells of policies for which something is set by hand and which the file does not have, such as one that is renamed: who
+/// paused it must hear that its jobs start.
+pub(crate) fn tell_unbound(sidecar: &Sidecar) {
+    let (all, live) = (sidecar.store.overrides(), sidecar.live());
+    let mut said = sidecar.control.unbound.lock();
+    if said.is_empty() && !all.any(Space::Policy) {
+        return;
+    }
+    let set = all.keys(Space::Policy, sidecar.store.now()).into_iter();
+    let unbound: BTreeSet<Key> = set
+        .filter(|name| !live.has_limits_of(name.as_str()))
+        .collect();
+    let mut new: Vec<&str> = unbound.difference(&said).map(Key::as_str).collect();
+    if let Some(first) = new.first() {
+        let clear = format!("`ojs-throttle clear --policy {first}`");
+        let more = if new.len() > NAMED { ", …" } else { "" };
+        new.truncate(NAMED);
+        tracing::warn!(
+            id = %"overrides_bind_nothing",
+            policies = %format!("{}{more}", new.join(", ")),
+            clear,
+            "what was set by hand for these policies binds nothing: the file does not have them"
+        );
+    }
+    *said = unbound;
+}
+
 /// The limits of a key, or of all keys of a policy, are others now: what waits for them is asked again.
 pub(crate) fn changed(sidecar: &Sidecar, space: Space, key: Key) {
     if space == Space::Policy {

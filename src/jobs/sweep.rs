@@ -81,6 +81,7 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
         }
         settings::end_expired(&proxy.sidecar);
         settings::follow_settings(&proxy.sidecar);
+        settings::tell_unbound(&proxy.sidecar);
         siblings::offer_unwanted(&proxy.sidecar).await;
         siblings::look_after_offers(&proxy.sidecar).await;
         look_at_due(proxy, &overdue, &stop).await;

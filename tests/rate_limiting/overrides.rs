@@ -4,6 +4,8 @@ use tokio::time::timeout;
 
 use super::prelude::*;
 use crate::harness::assert_within;
+use crate::harness::lines::Lines;
+use crate::sidecar::settings;
 
 /// The store's clock begins here.
 const BEGAN: i64 = 1_770_000_000;
@@ -22,6 +24,36 @@ async fn enqueue(client: &Client, n: usize, rate_limit: Value) -> Vec<String> {
         jobs.push(client.enqueue(job).await);
     }
     jobs
+}
+
+/// What is set for a policy goes by its name.
+#[tokio::test(start_paused = true)]
+async fn a_pause_of_a_policy_that_is_renamed_is_told_of() {
+    let (lines, _logged) = Lines::listen();
+    let net = Net::Sim(sim::Network::default());
+    let behind = backend(&net, Lax::spec()).await;
+    let named = |name: &str| {
+        format!(
+            "control_token = \"s3cret\"\n[[policy]]\nname = \"{name}\"\nkey = \"k\"\nconcurrency = 5\n"
+        )
+    };
+    let sidecar = Start::before(&net, &behind.base(), &named("old"))
+        .start()
+        .await;
+    let admin = sidecar.admin().controlling("s3cret");
+    let path = "/throttle/v1/keys/_policy:old/override";
+    admin.set(path, json!({"concurrency": 0})).await;
+    sleep(Duration::from_secs(5)).await;
+    let told = || lines.with("overrides_bind_nothing");
+    assert!(told().is_empty(), "{:?}", told());
+    for name in ["new", "newer"] {
+        let next = settings(&behind.base(), &named(name));
+        assert_eq!(sidecar.reload.apply(next).word(), "applied");
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(told().len(), 1, "{:?}", told());
+    }
+    assert!(told()[0].contains("policies=old "), "{:?}", told());
+    assert!(told()[0].contains("clear --policy old"), "{:?}", told());
 }
 
 /// 10.2: a pause in an incident, and its end: workers that ask go on at once, held jobs first.
