@@ -85,26 +85,14 @@ impl PolicySet {
         self.shadow.as_deref()
     }
 
-    /// Limits of a job that waits in shadow, as these entries have them now: under the same keys, with the numbers of
-    /// now. Those of entries that are gone are left out.
-    pub fn again(&self, queue: &str, limited: &[Limited]) -> Arc<[Limited]> {
-        let mut of_queue = self.queue_limits(queue);
-        let now = limited.iter().filter_map(|one| {
-            let named = |policy: &&Policy| policy.name == one.policy;
-            let (limits, on_limit) = match one.space {
-                Space::Queue => (&of_queue.next()?.limits, OnLimit::Wait),
-                Space::Job | Space::Policy => {
-                    let policy = self.policies.iter().find(named)?;
-                    (&policy.limits, policy.on_limit)
-                }
-            };
-            Some(Limited {
-                limits: limits.clone(),
-                on_limit,
-                ..one.clone()
-            })
-        });
-        now.collect()
+    /// What limits a job that waits in shadow, without what is of policies that are gone. A job under an entry that is
+    /// another one now does not wait on.
+    pub fn again(&self, limited: &[Limited]) -> Arc<[Limited]> {
+        let is_there = |one: &&Limited| {
+            let mut policies = self.policies.iter();
+            one.space == Space::Queue || policies.any(|policy| policy.name == one.policy)
+        };
+        limited.iter().filter(is_there).cloned().collect()
     }
 
     /// These policies, where jobs of these queues that have a key of their own go to subqueues.
@@ -404,7 +392,7 @@ impl PolicySet {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Match, Pattern, Prices, sent_policies};
+    use super::super::{Match, Pattern, Prices, Sample, sent_policies};
     use super::*;
     use ojs_limit::OnLimit;
 
@@ -488,6 +476,28 @@ mod tests {
     fn limits(set: &PolicySet, job: &JobView<'_>, own: &[Limited]) -> Vec<String> {
         set.limits(job, own)
             .map_or(Vec::new(), |limits| asked(&limits))
+    }
+
+    /// Of the entries of its queue the first may be for other jobs.
+    #[test]
+    fn what_waits_in_shadow_keeps_the_numbers_of_its_own_entries() {
+        let entries = || {
+            let of_none = QueueLimits {
+                sample: Sample::First(0),
+                ..queue("mail", 1)
+            };
+            vec![of_none, queue("*", 2)]
+        };
+        let policies = vec![policy("p", queues(&["mail"]), "k", 3)];
+        let set = PolicySet::new(policies, entries(), Accept::Ignore);
+        let view = JobView {
+            id: Some("j"),
+            ..job("mail", "t")
+        };
+        let waits = set.limits(&view, &[]).unwrap();
+        assert_eq!(asked(&set.again(&waits)), ["queue/mail/2", "p/k/3"]);
+        let less = PolicySet::new(Vec::new(), entries(), Accept::Ignore);
+        assert_eq!(asked(&less.again(&waits)), ["queue/mail/2"]);
     }
 
     #[test]

@@ -317,7 +317,7 @@ impl Play<'_> {
         }
     }
 
-    /// Goes by the entries of now: jobs that wait keep their keys and get the numbers of now.
+    /// Goes by the entries of now: jobs that wait keep their limits, and leave where one of these has other numbers.
     fn follow(&mut self) -> Arc<Live> {
         let live = self.sidecar.control.live.load_full();
         if self.edition != live.edition {
@@ -328,13 +328,12 @@ impl Play<'_> {
             let changed = changed(&before, &live);
             changed.iter().for_each(|name| self.shadow.restart(name));
             let jobs = hold.before(live.edition).into_iter().map(|held| {
-                let Claim { job, queue, .. } = &*held.claimed;
                 // Who waited under earlier numbers would have started by now, or not come to wait.
                 let is_changed = |one: &Limited| changed.contains(&one.policy);
                 let tried = tried.filter(|_| !held.written.iter().any(is_changed));
-                let limits = tried.map(|tried| tried.again(queue, &held.written));
+                let limits = tried.map(|tried| tried.again(&held.written));
                 Relimited {
-                    job: Arc::clone(job),
+                    job: Arc::clone(&held.claimed.job),
                     generation: held.claimed.generation,
                     limits: limits.unwrap_or_default(),
                 }
