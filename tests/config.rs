@@ -83,7 +83,8 @@ fn all_that_limits_is_compared_and_nothing_else() {
             "feedback = { codes = ['503'] }",
             "fair = { by = '{header.x-t}', weights = { a = 2 } }",
             "cost = 2",
-            "[[egress.budget]]\nname = 'b'\nrate = { limit = 5, period = '1s' }\ncost = { from = 'json.n', default = 2, max = 5, settle = 'header.x-n' }",
+            "[[egress.budget]]\nname = 'b'\nrate = { limit = 5, period = '1s' }\n\
+             cost = { from = 'json.n', default = 2, max = 5, settle = 'header.x-n' }",
         ],
     );
     let of_jobs = jobs.map(|(top, policy)| told(top, policy, listen)["jobs"].clone());

@@ -189,8 +189,8 @@ pub(crate) fn end_expired(sidecar: &Sidecar) {
     }
 }
 
-/// Tells of policies for which something is set by hand and which the file does not have, such as one that is renamed: who
-/// paused it must hear that its jobs start.
+/// Tells of policies for which something is set by hand and which the file does not have, such as one that is renamed.
+/// Who paused it must hear that its jobs start.
 pub(crate) fn tell_unbound(sidecar: &Sidecar) {
     let (all, live) = (sidecar.store.overrides(), sidecar.live());
     let mut said = sidecar.control.unbound.lock();

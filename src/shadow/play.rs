@@ -21,8 +21,8 @@ use crate::policy::{LimitCache, PolicySet};
 use crate::store::{Change, Claim, Claimed, End, Gen, LedgerExt, Row, Verdict, Wake};
 use crate::wire::ojs::REPLY_DEPTH;
 
-/// So many jobs wait in the virtual queue, and so many sightings to be looked at. Of so many keys it is followed what is
-/// really used.
+/// So many jobs wait in the virtual queue, and so many sightings to be looked at. Of so many keys it is followed what
+/// is really used.
 const MOST: usize = 10_000;
 /// So many jobs of a queue are asked for in one call, and of them so many under the same limits.
 const AT_ONCE: usize = 64;
@@ -66,8 +66,8 @@ struct VirtualRun {
 struct RealUse {
     /// What jobs that run cost.
     out: u32,
-    /// What started in the period of the entry's first rate, else of its throttle. It counts as an enforced rate does, so
-    /// that its number is the one that holds nothing back.
+    /// What started in the period of the entry's first rate, else of its throttle. It counts as an enforced rate does,
+    /// so that its number is the one that holds nothing back.
     starts: Option<Window>,
     /// What refused its last job.
     refused: Option<Strategy>,
