@@ -19,8 +19,8 @@ impl Settings {
         self.origins == other.origins
     }
 
-    /// A fingerprint of what limits: jobs, and the calls of each way out. Sidecars of one store should have the same. Not
-    /// in it is what each may have of its own, such as where it listens and how much it holds.
+    /// A fingerprint of what limits: jobs, and the calls of each way out. Sidecars of one store should have the same.
+    /// Not in it is what each may have of its own, such as where it listens and how much it holds.
     pub fn limits_told(&self) -> BTreeMap<String, String> {
         let print = |of: &dyn fmt::Debug| {
             let text = format!("{of:?}");
