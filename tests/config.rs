@@ -49,7 +49,8 @@ fn expect(path: &Path, found: &str) {
 fn all_that_limits_is_compared_and_nothing_else() {
     let told = |top: &str, policy: &str, way: &str| {
         let text = format!(
-            "{top}\n[[policy]]\nname = 'p'\nmatch = {{ queue = 'q' }}\nkey = 'k:{{meta.t}}'\n\
+            "server.upstream = 'http://127.0.0.1:9090'\n{top}\n\
+             [[policy]]\nname = 'p'\nmatch = {{ queue = 'q' }}\nkey = 'k:{{meta.t}}'\n\
              rate = {{ limit = 5000, period = '1s' }}\n{policy}\n\
              [[egress]]\nname = 'out'\nupstream = 'https://example.com'\nconcurrency = 2\n{way}\n"
         );
@@ -95,7 +96,7 @@ fn all_that_limits_is_compared_and_nothing_else() {
     for own in [
         "[hold]\nmax = 700",
         "[upstream]\nclaims_count = 'yes'",
-        "[server]\nlisten = '127.0.0.1:8091'",
+        "server.listen = '127.0.0.1:8091'",
     ] {
         assert_eq!(told(own, "", listen), same, "{own}");
     }

@@ -377,7 +377,10 @@ async fn key_view(
     // A store that is lost may know more.
     let is_beyond = |set: &Arc<Override>| is_beyond(&set.limits, &view.limited.limits);
     let part = || policies::part_of(live, &view.limited.policy);
-    view.hint = if !is_known && view.lost.is_none() {
+    let discards = discards(live, &view.limited);
+    view.hint = if discards.is_some() {
+        discards
+    } else if !is_known && view.lost.is_none() {
         Some(shape::ONLY_SET.into())
     } else if is_left {
         Some(shape::POLICY_LEFT.into())
@@ -459,7 +462,7 @@ async fn shown(
         calls: waiting.calls,
         set: (sidecar.store.overrides()).get(limited.space, &limited.key, now),
         of_policies: set_for_policies(sidecar, &limited, facts),
-        hint: discards(&facts.now.live, &limited),
+        hint: None,
         now,
         at: facts.now.at,
         limited,

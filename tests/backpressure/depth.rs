@@ -221,6 +221,8 @@ async fn a_backend_that_never_knows_a_queue_has_no_statistics() {
     assert_eq!(log.with("has room again"), [""; 0]);
     let (pair, client) = simulated(Lax::amqp(), FILE).await;
     client.fill("q", 3).await;
+    // By then it has told a number once.
+    sleep(Duration::from_secs(6)).await;
     full(&client.offer("q").await, "q", 3);
     directly(&pair.behind.backend, "/ojs/v1/admin/reset", Value::Null).await;
     sleep(Duration::from_millis(200)).await;

@@ -170,7 +170,7 @@ async fn what_is_dropped_late_is_told_when_it_is_gone() {
     let config = format!("{ONE}{policy}");
     let (backend, sidecar, client) = told(&config, Duration::ZERO, answers).await;
     assert!(client.fetch("q", 1).await.is_empty(), "it is held");
-    assert_eq!(client.offer("q").await.status, 201);
+    assert_eq!(client.offer("q").await.status, 429, "it has its place yet");
     let admin = sidecar.admin();
     let dropped = "ojs_backpressure_dropped_total{queue=\"q\"}";
     assert_eq!(admin.metric(dropped).await, None);
@@ -179,6 +179,7 @@ async fn what_is_dropped_late_is_told_when_it_is_gone() {
     assert_eq!(admin.metric(dropped).await, Some(1.0));
     let nacks = backend.bodies("/ojs/v1/workers/nack");
     assert!(nacks.iter().all(|nack| nack.contains("queue_overflow")));
+    assert_eq!(client.offer("q").await.status, 201);
     sidecar.stop().await;
 }
 

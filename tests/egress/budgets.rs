@@ -440,6 +440,7 @@ async fn each_use_counts_its_own() {
 
 const MONEY: &str = "
 max_wait = '10s'
+max_waiting = 2000
 [[egress.budget]]
 name = 'month'
 key = 'month:{header.X-Team}'

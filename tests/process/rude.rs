@@ -123,7 +123,7 @@ fn slow_bodies_take_no_more_memory_than_they_may() {
     let backend = Backend::start(Lax::spec());
     let calls = port::own();
     let egress = format!(
-        "{ONE}[[egress]]\nname = \"e\"\nlisten = \"{calls}\"\nupstream = \"http://{}\"\nconcurrency = 1\nmax_wait = \"1h\"\n",
+        "{ONE}[[egress]]\nname = \"e\"\nlisten = \"{calls}\"\nupstream = \"http://{}\"\nconcurrency = 1\nmax_wait = \"1s\"\n",
         vendor.addr
     );
     // Less than max_body would not count.
@@ -136,24 +136,27 @@ fn slow_bodies_take_no_more_memory_than_they_may() {
     );
     let before = sidecar.status("VmRSS");
     let mut open = Vec::new();
-    for nth in 0..400 {
-        let (to, path) = match nth % 2 {
-            0 => (calls, "/v1/x"),
-            _ => (sidecar.data, "/ojs/v1/jobs"),
-        };
+    let mut slow = |to, path: &str| {
         let mut conn = Conn::open(to);
         let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 65536\r\n\r\n");
         conn.write(head.as_bytes()).unwrap();
         // It may have been refused meanwhile.
         drop(conn.write(&[b' '; 60_000]));
         open.push(conn);
-    }
-    let refused = || {
-        let body = " ".repeat(60_000);
-        let reply = ask(sidecar.data, "POST", "/ojs/v1/jobs", &body);
-        (reply.status == 503).then_some(reply)
     };
-    let reply = until("no more bodies are taken", refused);
+    let planes = [(calls, "/v1/x"), (sidecar.data, "/ojs/v1/jobs")];
+    for _ in 0..200 {
+        planes.iter().for_each(|(to, path)| slow(*to, path));
+    }
+    let [of_calls, reply] = planes.map(|(to, path)| {
+        until("no more bodies are taken", || {
+            // Those that are refused leave what they had, until one more takes it.
+            slow(to, path);
+            let reply = ask(to, "POST", path, &" ".repeat(60_000));
+            (reply.status == 503).then_some(reply)
+        })
+    });
+    assert_eq!(of_calls.json()["error"]["code"], "overloaded");
     let error = &reply.json()["error"];
     assert_eq!(error["code"], "overloaded", "{reply:?}");
     for (member, word) in [
@@ -166,15 +169,13 @@ fn slow_bodies_take_no_more_memory_than_they_may() {
         reply.head.to_lowercase().contains("retry-after: 1\r\n"),
         "{reply:?}"
     );
-    let reply = ask(calls, "POST", "/v1/x", &" ".repeat(60_000));
-    assert_eq!(reply.status, 503, "{reply:?}");
     // The work that is out is not lost.
     assert_eq!(heartbeat(sidecar.data, &[&job], "w").status, 200);
     assert_eq!(ack(sidecar.data, &job, "w").status, 200);
     let grown = sidecar.status("VmRSS") - before;
     eprintln!("{grown} KiB more");
     // All of them would be 24 MB, and each connection has buffers.
-    assert!(grown < 28 * 1024, "{grown} KiB");
+    assert!(grown < 36 * 1024, "{grown} KiB");
     drop(open);
     let taken = || ask(sidecar.data, "POST", "/ojs/v1/jobs", &" ".repeat(60_000)).status != 503;
     wait("there is room again", taken);
@@ -267,9 +268,10 @@ fn idle_it_uses_next_to_nothing() {
             conn
         })
         .collect();
-    // A debug build; the bench has the real figure.
-    let memory = sidecar.status("VmRSS");
-    assert!(memory < 40 * 1024, "{memory} KiB");
+    // Of a debug build, and without its text, of which the system maps as much as it likes; the bench has the real figure.
+    let memory = sidecar.status("RssAnon");
+    println!("{memory} KiB, {} with its text", sidecar.status("VmRSS"));
+    assert!(memory < 12 * 1024, "{memory} KiB");
     let before = ticks(sidecar.pid());
     std::thread::sleep(Duration::from_secs(1));
     let used = ticks(sidecar.pid()) - before;

@@ -138,6 +138,16 @@ fn refused_by(sidecar: &Sidecar, view: &LimitView, refusal: &Refusal) -> Cause {
     Cause::new(&causes::DROPS, &known).until(cause.until)
 }
 
+/// What has slots, and until when what is dead has them. A call has no worker, and nothing lists it.
+const OF_JOBS: (&str, &str) = (
+    "jobs below",
+    "the slot of a dead worker is free after its visibility timeout",
+);
+const OF_CALLS: (&str, &str) = (
+    "calls that are out",
+    "a sidecar that dies keeps the slots of its calls for their `lease`",
+);
+
 /// What a limit that refuses has used up, and what helps.
 fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
     let limited = &view.limited;
@@ -169,17 +179,7 @@ fn of_refusal(view: &LimitView, refusal: &Refusal) -> Cause {
         1 => String::new(),
         _ => format!(", and the job costs {pays}"),
     };
-    // A call has no worker, and nothing lists it.
-    let (out, dead) = match view.calls.0 {
-        0 => (
-            "jobs below",
-            "the slot of a dead worker is free after its visibility timeout",
-        ),
-        _ => (
-            "calls that are out",
-            "a sidecar that dies keeps the slots of its calls for their `lease`",
-        ),
-    };
+    let (out, dead) = if view.calls.0 == 0 { OF_JOBS } else { OF_CALLS };
     let next = view.next_start(Some(refusal));
     let until = next.or(refusal.at).map(rfc3339).unwrap_or_default();
     let known: [(&str, &dyn Display); 12] = [
