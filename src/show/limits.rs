@@ -353,6 +353,10 @@ async fn key_view(
     let had = sidecar.control.named.get(key);
     let had = had.is_some_and(|had| !had.file.is_empty());
     let is_left = had && numbers.iter().all(|one| one.limits == Limits::default());
+    let misses = set.as_ref().is_some_and(|set| {
+        let mut files = numbers.iter().map(|one| &one.limits);
+        files.any(|file| misses_windows(&set.limits, file))
+    });
     let in_force = numbers.into_iter().map(|one| {
         let with_set = with_set(overrides, &one, sidecar.store.now());
         with_set.unwrap_or(one.limits)
@@ -386,6 +390,8 @@ async fn key_view(
         Some(shape::POLICY_LEFT.into())
     } else if view.set.as_ref().is_some_and(is_beyond) {
         Some(shape::POLICY_IS_STRICTER.into())
+    } else if misses {
+        Some(shape::OTHER_WINDOWS.into())
     } else {
         view.set.as_ref().and_then(|_| part()).map(Cow::Owned)
     };
@@ -618,6 +624,15 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
         set,
         now,
     })
+}
+
+/// Whether what starts under these limits, which were set, is missing in windows of the file.
+fn misses_windows(set: &Limits, file: &Limits) -> bool {
+    let is_counted = |of: &Rate| {
+        let mut rates = set.rates.iter();
+        rates.any(|rate| rate.period == of.period && rate.window == of.window)
+    };
+    !set.rates.is_empty() && !file.rates.iter().all(is_counted)
 }
 
 /// Whether something of what was set is looser than what stands.

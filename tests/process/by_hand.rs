@@ -311,7 +311,8 @@ fn what_a_budget_has_used_is_set() {
         told.starts_with("why:   800.00 USD of 800.00 USD"),
         "{told}"
     );
-    desk.done("limit month:a --rate 900USD/1d");
+    let said = desk.done("limit month:a --rate 900USD/1d");
+    assert!(said.contains("is missing in the file's"), "{said}");
     let said = desk.done("limit month:a --rate 1000USD/1d");
     desk.shell(undo_of(&said));
     let state = get(desk.sidecar.data, "/ojs/v1/rate-limits/month:a").json();
