@@ -125,7 +125,7 @@ impl Store {
         self.guard().map_or(0, Guard::times_failed)
     }
 
-    /// Learns whether a job's row is still this sidecar's ([`Wake::Row`]).
+    /// Learns whether a job's row is still this sidecar's ([`Wake::Row`](crate::Wake::Row)).
     pub async fn follow(&self, job: &str) {
         if let Some(guard) = self.guard() {
             guard.follow(job).await;
