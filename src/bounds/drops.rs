@@ -63,7 +63,8 @@ impl Dropping {
         if let Some(name) = self.queue.take()
             && let Some(queue) = state.queues.get_mut(&name)
         {
-            queue.estimate.end_unasked();
+            // The backend was not asked.
+            queue.estimate.look = None;
             queue.open();
         }
     }

@@ -118,7 +118,7 @@ pub struct Estimate {
     /// Jobs that other sidecars held at the last look.
     pub(super) elsewhere: u64,
     /// The look that is on its way: jobs that were stored since its question left. The answer may have them in it.
-    look: Option<u64>,
+    pub(super) look: Option<u64>,
     /// Whether the last look may have counted an enqueue twice.
     unsure: bool,
     /// The last enqueue that was stored.
@@ -307,11 +307,6 @@ impl Estimate {
         self.look = None;
         self.last_look = Some(now);
         self.doubted = false;
-    }
-
-    /// What kept enqueues out as a look does has ended, and the backend was not asked.
-    pub fn end_unasked(&mut self) {
-        self.look = None;
     }
 
     /// The backend did not answer.

@@ -63,7 +63,7 @@ mod tests {
             answer = pressure.admit(&mut wants, now);
         }
         match answer {
-            Admission::Go(places) => drop(places.settle(EnqueueOutcome::Stored, &[])),
+            Admission::Go(mut places) => drop(places.settle(EnqueueOutcome::Stored, &[])),
             other => panic!("{queue}: {other:?}"),
         }
     }

@@ -185,7 +185,7 @@ mod tests {
             match step {
                 Step::Send(jobs) => self.send(&jobs),
                 Step::Settle(nth, outcome, with_ids) if nth < self.sent.len() => {
-                    let places = self.sent.remove(nth);
+                    let mut places = self.sent.remove(nth);
                     let mut ids = Vec::new();
                     for want in places.wants.iter().filter(|_| with_ids) {
                         for _ in 0..want.jobs {

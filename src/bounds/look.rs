@@ -167,11 +167,10 @@ impl Pressure {
 
     /// Whether a queue is known to have had jobs that wait for no time when the question of its look left.
     pub fn has_stored(&self, queue: &str) -> bool {
-        let has_stored = |queue: &mut BoundedQueue| {
+        self.with(queue, |queue| {
             let newer = queue.estimate.stored_since_asked();
             queue.estimate.stored > newer + queue.later.count
-        };
-        self.with(queue, has_stored).unwrap_or(false)
+        }) == Some(true)
     }
 
     /// Notes that the question of a look leaves now, with the credentials of `scope`.
@@ -222,9 +221,6 @@ impl Pressure {
         let mut state = self.state.lock();
         let queue = state.queues.get_mut(name)?;
         let mut missing = None;
-        if matches!(answer, StatsAnswer::Never) {
-            queue.estimate.has_stats = false;
-        }
         match answer {
             StatsAnswer::Counts(counts) => {
                 let hidden = self.hides(queue, &counts, now, &mut missing);
@@ -237,9 +233,8 @@ impl Pressure {
                 queue.correct(&found, now.at, self.mark());
             }
             StatsAnswer::Nothing | StatsAnswer::Never => {
-                if !queue.estimate.has_stats {
-                    missing = Some(MissingStats::All);
-                }
+                queue.estimate.has_stats &= matches!(answer, StatsAnswer::Nothing);
+                missing = (!queue.estimate.has_stats).then_some(MissingStats::All);
                 queue.estimate.note_no_stats(now.at);
                 queue.looks.away = None;
             }

@@ -23,11 +23,7 @@ impl TakenPlaces {
 
     /// Settles them. `jobs`: those that were stored, in the order in which they were sent. Says where each queue stands
     /// now.
-    pub fn settle(mut self, outcome: EnqueueOutcome, jobs: &[NewJob]) -> Vec<(Arc<str>, Level)> {
-        self.end(outcome, jobs)
-    }
-
-    fn end(&mut self, outcome: EnqueueOutcome, jobs: &[NewJob]) -> Vec<(Arc<str>, Level)> {
+    pub fn settle(&mut self, outcome: EnqueueOutcome, jobs: &[NewJob]) -> Vec<(Arc<str>, Level)> {
         let wants = std::mem::take(&mut self.wants);
         if wants.is_empty() {
             return Vec::new();
@@ -71,6 +67,6 @@ impl TakenPlaces {
 
 impl Drop for TakenPlaces {
     fn drop(&mut self) {
-        let _levels = self.end(self.if_dropped, &[]);
+        let _levels = self.settle(self.if_dropped, &[]);
     }
 }

@@ -32,7 +32,7 @@ fn enqueue(pressure: &Arc<Pressure>, queue: &str, tenants: &[Arc<str>], ids: &[S
     let mut wants = vec![want(pressure, queue, tenants)];
     loop {
         match pressure.admit(&mut wants, now()) {
-            Admission::Go(places) => {
+            Admission::Go(mut places) => {
                 let jobs = ids.iter().map(|id| NewJob {
                     queue: queue.into(),
                     id: id.as_str().into(),

@@ -256,7 +256,7 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
             answer = pressure.admit(&mut wants, now);
         }
         match answer {
-            Admission::Go(places) => drop(places.settle(outcome, &[])),
+            Admission::Go(mut places) => drop(places.settle(outcome, &[])),
             Admission::Full(_) => return false,
             other => panic!("{other:?}"),
         }
