@@ -108,7 +108,7 @@ crate::scenarios! {
     faults::hang_up_during_the_claim: 16;
     faults::hang_up_where_jobs_bring_limits: 4;
     faults::hang_ups_everywhere: 14 limit;
-    faults::settling_fails: 32 / 8 limit real;
+    faults::settling_fails: 30 / 10 limit real;
     faults::ack_answer_lost_to_the_worker: 10 real;
     faults::ack_answered_without_a_body: 2 real;
     faults::ack_is_slow_and_not_tried_again: 4;

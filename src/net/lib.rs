@@ -8,5 +8,5 @@ mod socket;
 mod stream;
 
 pub use door::{Listener, Net};
-pub use socket::Socket;
+pub use socket::{SMALL_BODY, Socket};
 pub use stream::Stream;

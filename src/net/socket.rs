@@ -13,8 +13,9 @@ use tokio::net::TcpStream;
 /// by itself the system would send those again for a quarter of an hour.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
 
-/// The most bytes that a peer has room for although it does not read.
-const SMALL: usize = 32 * 1024;
+/// The most bytes that a peer has room for although it does not read. Under a larger body the system does not show that
+/// a host has vanished.
+pub const SMALL_BODY: usize = 32 * 1024;
 
 /// A socket. One that we opened shows within 5 s that its host vanished, as long as little is under way.
 ///
@@ -51,7 +52,7 @@ impl Socket {
         if let (Some(unread), Poll::Ready(Ok(bytes))) = (&mut self.unread, written) {
             let before = *unread;
             *unread = before.saturating_add(*bytes);
-            if (before..*unread).contains(&SMALL) {
+            if (before..*unread).contains(&SMALL_BODY) {
                 let _ended = bound_silence(&self.stream, None);
             }
         }
@@ -59,7 +60,7 @@ impl Socket {
 
     /// Sets the bound again if it was taken off.
     fn has_read(&mut self) {
-        if self.unread.as_mut().map(std::mem::take) > Some(SMALL) {
+        if self.unread.as_mut().map(std::mem::take) > Some(SMALL_BODY) {
             let _ended = bound_silence(&self.stream, Some(UNACKNOWLEDGED));
         }
     }

@@ -1,9 +1,10 @@
 //! One ACK or nack is sent again until it is known how it ended.
 
 use std::cmp::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, header};
 use tokio::time::Instant;
 
 use super::settling::{RowFound, Settling};
@@ -15,7 +16,7 @@ use crate::inquiry::prove::attempt_since;
 use crate::json::{Json, quote};
 use crate::store::LedgerExt;
 use crate::told::metrics::Counted;
-use crate::wire::upstream::{Call, Reply, UpstreamError};
+use crate::wire::upstream::{Call, Reply, SMALL_BODY, UpstreamError};
 
 /// What is known of a job after a try whose answer was lost.
 enum RetryFate {
@@ -36,28 +37,26 @@ pub(super) async fn insist(
     mut doubt: Option<Doubt>,
 ) -> Result<Reply, UpstreamError> {
     let mut pause = PAUSES.0;
+    let timeout = time_of_a_try(settling, &body);
     let send = || Call {
         body: body.clone(),
+        timeout,
         ..settling.call.clone()
     };
     loop {
         let answer = calls::call(proxy, "settle", send()).await;
         let (last, may_be_done) = match answer {
             Ok(reply) if reply.status.is_success() => return Ok(reply),
-            Ok(reply) if is_for_now(reply.status) => (Ok(reply), true),
-            // A request that was carried out before is refused the second time.
+            Ok(reply) if is_for_now(reply.status) => {
+                // Who limits how often we ask is not asked often, and has not passed it on.
+                pause = PAUSES.1.max(asked_to_wait(&reply.headers));
+                let may_be_done = reply.status != StatusCode::TOO_MANY_REQUESTS;
+                (Ok(reply), may_be_done)
+            }
             Ok(reply) => {
-                let Some(doubt) = doubt else {
-                    return Ok(reply);
-                };
-                return Ok(match Box::pin(seen(proxy, settling)).await {
-                    RetryFate::Done(done) => {
-                        if doubt == Doubt::Again {
-                            proxy.sidecar.metrics.count(Counted::SettleReplayed);
-                        }
-                        done
-                    }
-                    _ => reply,
+                return Ok(match doubt {
+                    Some(doubt) => Box::pin(refused(proxy, settling, doubt, reply)).await,
+                    None => reply,
                 });
             }
             Err(error) => {
@@ -91,6 +90,33 @@ pub(super) async fn insist(
         }
         proxy.sidecar.metrics.count(Counted::SettleRetried);
     }
+}
+
+/// The answer to a request that the backend refuses, as it does with one that was carried out before.
+async fn refused(proxy: &Proxy, settling: &Settling<'_>, doubt: Doubt, reply: Reply) -> Reply {
+    let RetryFate::Done(done) = seen(proxy, settling).await else {
+        return reply;
+    };
+    if doubt == Doubt::Again {
+        proxy.sidecar.metrics.count(Counted::SettleReplayed);
+    }
+    done
+}
+
+/// How long one try may take. Where the system does not show that a connection is dead there is to be time for another.
+fn time_of_a_try(settling: &Settling<'_>, body: &Bytes) -> Duration {
+    let all = settling.deadline.saturating_duration_since(Instant::now());
+    match body.len() > SMALL_BODY && !all.is_zero() {
+        true => settling.call.timeout.min(all / 2),
+        false => settling.call.timeout,
+    }
+}
+
+/// How long a reply asks to wait, if it does so in seconds; an hour at most.
+fn asked_to_wait(headers: &HeaderMap) -> Duration {
+    let asked = headers.get(header::RETRY_AFTER);
+    let asked = asked.and_then(|asked| asked.to_str().ok()?.trim().parse::<u64>().ok());
+    Duration::from_secs(asked.unwrap_or(0).min(3_600))
 }
 
 /// Looks at the job to find out whether the request was carried out.

@@ -24,6 +24,8 @@ pub use caller::Upstream;
 pub use error::{SendError, UpstreamError};
 pub use gate::{WakeGate, hold};
 
+pub use ojs_net::SMALL_BODY;
+
 pub use headers::{detached, named_by_connection, strip_hop_by_hop, wants_websocket};
 pub use pool::CalledByName;
 pub use reply_body::ReplyBody;

@@ -122,6 +122,9 @@ pub async fn settling_fails(ctx: Ctx) -> Judge {
         (Op::Ack, Fault::Status(503)),
         (Op::Ack, Fault::Status(502)),
         (Op::Nack, Fault::Status(503)),
+        // And so that it is asked too often.
+        (Op::Ack, Fault::Status(429)),
+        (Op::Nack, Fault::Status(429)),
     ]);
     let w = ctx.limits(TWO).start().await;
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0.1S" });
