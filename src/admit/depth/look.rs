@@ -196,6 +196,9 @@ pub(crate) struct QueuesPage {
 pub(crate) async fn list_queues(proxy: &Proxy, query: &str) -> Option<QueuesPage> {
     let call = calls::get(proxy, 0, format!("/ojs/v1/queues{query}"));
     let reply = calls::call(proxy, "queues", call).await.ok()?;
+    if !reply.status.is_success() {
+        return None;
+    }
     let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
     let lists = ["queues", "items", "data"].into_iter();
     let each = lists
@@ -252,6 +255,12 @@ pub(crate) fn watch_bounds(proxy: &Proxy) {
     }
 }
 
+/// Whether the backend lists its queues, and not this one: some forget those in which nothing waits.
+async fn is_forgotten(proxy: &Proxy, queue: &str) -> bool {
+    let page = list_queues(proxy, "").await;
+    page.is_some_and(|page| !page.has_more && !page.names.iter().any(|name| name == queue))
+}
+
 async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     let sidecar = &proxy.sidecar;
     let Admit {
@@ -272,6 +281,7 @@ async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     if told.answer.counts().is_some()
         && !stats.told.load(Ordering::Relaxed)
         && pressure.has_stored(queue)
+        && !is_forgotten(proxy, queue).await
     {
         told.answer = StatsAnswer::Never;
     }
