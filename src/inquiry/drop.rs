@@ -32,9 +32,28 @@ pub(crate) enum DropEnd {
     Open,
 }
 
+/// Why a job is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DropReason {
+    /// A limit of its says so.
+    Limit,
+    /// Its queue is full.
+    FullQueue,
+}
+
+impl DropReason {
+    /// The limit by which a job is dropped.
+    fn by(self, held: &Held) -> Option<&Limited> {
+        match self {
+            DropReason::Limit => acting(held, usize::MAX, OnLimit::Drop),
+            DropReason::FullQueue => None,
+        }
+    }
+}
+
 /// Ends picked jobs, one after the other, while their FETCH goes on. Those that do not end are tried again, and wait
 /// again once their claims may be over, or where the sidecar drains.
-pub(crate) fn drop_soon(proxy: &Proxy, mut picks: Vec<Pick>) {
+pub(crate) fn drop_soon(proxy: &Proxy, mut picks: Vec<Pick>, why: DropReason) {
     if picks.is_empty() {
         return;
     }
@@ -46,7 +65,7 @@ pub(crate) fn drop_soon(proxy: &Proxy, mut picks: Vec<Pick>) {
         loop {
             let mut open = Vec::new();
             for pick in picks {
-                open.extend(drop_one(&proxy, pick).await);
+                open.extend(drop_one(&proxy, pick, why).await);
             }
             picks = open;
             let again = draining.run_until_cancelled(tokio::time::sleep(RETRY_PAUSE));
@@ -58,21 +77,20 @@ pub(crate) fn drop_soon(proxy: &Proxy, mut picks: Vec<Pick>) {
 }
 
 /// One attempt; the job is returned if it is to be tried again.
-async fn drop_one(proxy: &Proxy, held: Pick) -> Option<Pick> {
+async fn drop_one(proxy: &Proxy, held: Pick, why: DropReason) -> Option<Pick> {
     let sidecar = &proxy.sidecar;
     let (job, generation) = (&held.claimed.job, held.claimed.generation);
     if held.proof.deadline <= Instant::now() || !sidecar.hold.has_claim(job, generation) {
         // Perhaps not ours any more; the sweep will tell.
         return None;
     }
-    let end = end_claimed(proxy, held.claimed.scope, job, final_nack(&held)).await;
+    let end = end_claimed(proxy, held.claimed.scope, job, final_nack(&held, why)).await;
     match end {
         DropEnd::Open => return Some(held),
         DropEnd::Lost => sidecar.metrics.count(Counted::HoldLost),
         DropEnd::Dropped => {
-            match acting(&held, usize::MAX, OnLimit::Drop) {
+            match why.by(&held) {
                 Some(by) => tell_dropped(sidecar, &held, by),
-                // None of its limits drops it: its queue is full.
                 None => tell_overflow(sidecar, &held.claimed.queue, job, &held.body),
             }
             (sidecar.admit.pressure).gone(&held.claimed.queue, job, edges::now(sidecar));
@@ -208,9 +226,9 @@ fn state_in(body: &[u8]) -> Option<String> {
     Some(whole.get("state").or(inside)?.text()?.into_owned())
 }
 
-fn final_nack(held: &Held) -> String {
+fn final_nack(held: &Held, why: DropReason) -> String {
     let claimed = &held.claimed;
-    let Some(by) = acting(held, usize::MAX, OnLimit::Drop) else {
+    let Some(by) = why.by(held) else {
         return overflow_nack(&claimed.queue, &claimed.job, &claimed.claim_id);
     };
     let message = format!(

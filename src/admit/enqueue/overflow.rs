@@ -14,7 +14,7 @@ use crate::desk::outlive::to_the_end;
 use crate::desk::{Proxy, edges};
 use crate::hold::Pick;
 use crate::inquiry::calls;
-use crate::inquiry::drop::{self, DropEnd};
+use crate::inquiry::drop::{self, DropEnd, DropReason};
 use crate::json::{Json, quote};
 use crate::store::LedgerExt;
 use crate::told::metrics::Counted;
@@ -78,7 +78,7 @@ async fn end_held(proxy: &Proxy, queue: &str, held: Pick) -> Oldest {
     match end {
         DropEnd::Open => {
             // It is told of when it is gone.
-            drop::drop_soon(proxy, vec![held]);
+            drop::drop_soon(proxy, vec![held], DropReason::FullQueue);
             return oldest;
         }
         DropEnd::Dropped => drop::tell_overflow(sidecar, queue, job, &held.body),

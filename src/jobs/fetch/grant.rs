@@ -15,7 +15,7 @@ use super::section::Stage;
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Proxy, Sidecar, micros, tell};
 use crate::hold::{self, Episode, Held, Lane, Pick, PickAsk, Proof, Refused, TRUSTED_FOR};
-use crate::inquiry::drop::{self, acting};
+use crate::inquiry::drop::{self, DropReason, acting};
 use crate::inquiry::in_force;
 use crate::inquiry::prove::{self, Extension, Named, Word};
 use crate::jobs::siblings;
@@ -176,7 +176,7 @@ impl Proxy {
         let dropped = last_first.filter_map(|(pick, which, why, at, action)| {
             self.refused(pick, which, &why, at, action)
         });
-        drop::drop_soon(self, dropped.collect());
+        drop::drop_soon(self, dropped.collect(), DropReason::Limit);
         started
     }
 
