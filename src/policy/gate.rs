@@ -4,13 +4,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::entry::{Accept, Policy, QueueLimits};
 use super::job_view::JobView;
 use super::matcher::{Pattern, Sample};
 use super::price::one_price;
-use ojs_limit::{Key, Limited, OnLimit};
+use ojs_limit::{Key, Limited, OnLimit, Space};
 
 /// What a queue's name alone says, before any job of it is known.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +46,8 @@ pub(super) struct Gates {
     globs: Vec<usize>,
     /// The gates of all queues that an entry names without a glob.
     named: HashMap<Box<str>, Gate>,
+    /// The job keys for which every job of some of these queues waits.
+    pub(super) covering: HashSet<Key>,
 }
 
 impl Gates {
@@ -78,8 +80,17 @@ impl Gates {
             let limits = entries.chain(at(queues, &globs));
             (Box::from(queue), gate_of(queue, accept, policies, limits))
         });
-        let named = named.collect();
-        Gates { wide, globs, named }
+        let named: HashMap<Box<str>, Gate> = named.collect();
+        let covering = named.values().flat_map(|gate| {
+            let limited = gate.limited.iter().filter(|one| one.space == Space::Job);
+            limited.map(|one| &one.key).chain(&gate.shared)
+        });
+        Gates {
+            covering: covering.cloned().collect(),
+            wide,
+            globs,
+            named,
+        }
     }
 
     /// The gate of a queue, by the entries that these gates were made of. A queue that nothing matches costs no

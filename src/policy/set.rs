@@ -375,18 +375,18 @@ impl PolicySet {
     /// The queues that some entry names without a glob and of which every job waits for this job key.
     pub fn covered<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a str> {
         let is = |one: &Limited| one.space == Space::Job && one.key == *key;
-        let named = self.gates.named();
+        let covers = self.gates.covering.contains(key);
+        let named = covers.then(|| self.gates.named());
         named
+            .into_iter()
+            .flatten()
             .filter(move |(_, gate)| gate.limited.iter().any(is) || gate.shared.contains(key))
             .map(|(queue, _)| queue)
     }
 
     /// The job keys that cover some queue so.
     pub fn covering(&self) -> impl Iterator<Item = &Key> {
-        self.gates.named().flat_map(|(_, gate)| {
-            let limited = gate.limited.iter().filter(|one| one.space == Space::Job);
-            limited.map(|one| &one.key).chain(&gate.shared)
-        })
+        self.gates.covering.iter()
     }
 }
 
