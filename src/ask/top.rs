@@ -95,7 +95,10 @@ fn fit(line: &str, columns: usize) -> String {
 /// As much of the lines as a screen of this size has room for, above the line of its cursor. Rows are cut to its width,
 /// and sentences go on in the next line.
 fn screen(lines: Vec<String>, (columns, rows): (usize, usize)) -> String {
-    let sentences = textwrap::Options::new(columns).subsequent_indent("    ");
+    // A command stays as it can be copied.
+    let whole_words = textwrap::WordSplitter::NoHyphenation;
+    let sentences = textwrap::Options::new(columns).word_splitter(whole_words);
+    let sentences = sentences.subsequent_indent("    ");
     let wrapped = lines
         .iter()
         .flat_map(|line| match line.starts_with(['!', ' ']) {
@@ -353,8 +356,8 @@ mod tests {
         let cut = screen(lines(9), (12, 4));
         assert_eq!(cut, "line 0\nline 1\n7 more lines\n");
         assert_eq!(screen(lines(2), (12, 0)), "2 more lines\n");
-        let told = vec!["! it is away".to_owned(), "name     1".to_owned()];
-        assert_eq!(screen(told, (8, 9)), "! it is\n    away\nname    \n");
+        let told = vec!["! it is ojs-x a".to_owned(), "name     1".to_owned()];
+        assert_eq!(screen(told, (12, 9)), "! it is\n    ojs-x a\nname     1\n");
     }
 
     #[test]
