@@ -20,7 +20,7 @@ pub(crate) struct Control {
     /// The edition of the store's settings that is followed.
     pub(crate) followed: Mutex<u64>,
     /// Held from the look at a queue's limits until others are set: who sets a part keeps the rest, and two who do so
-    /// at once must not undo each other.
+    /// at once through this sidecar must not undo each other.
     pub(crate) setting: tokio::sync::Mutex<()>,
     /// The policies of which it was said that the file does not have them, and that something is set for them.
     pub(super) unbound: Mutex<BTreeSet<Key>>,

@@ -90,7 +90,8 @@ impl Fetching {
         }
         drop(last);
         if is_refusal && self.refusal.now() {
-            self.is_told.store(true, Ordering::Relaxed);
+            // That another worker is accepted ends no refusal of a login.
+            self.is_told.store(!is_of_login(status), Ordering::Relaxed);
             tracing::warn!(
                 id = %"backend_refuses",
                 status = status.as_u16(),

@@ -203,14 +203,16 @@ pub(crate) fn tell_unbound(sidecar: &Sidecar) {
         .collect();
     let mut new: Vec<&str> = unbound.difference(&said).map(Key::as_str).collect();
     if let Some(first) = new.first() {
-        let clear = format!("`ojs-throttle clear --policy {first}`");
+        // A sibling may have the policy.
+        let is_alone = sidecar.store.siblings() == 0;
+        let clear = is_alone.then(|| format!("`ojs-throttle clear --policy {first}`"));
         let more = if new.len() > NAMED { ", …" } else { "" };
         new.truncate(NAMED);
         tracing::warn!(
             id = %"overrides_bind_nothing",
             policies = %format!("{}{more}", new.join(", ")),
             clear,
-            "what was set by hand for these policies binds nothing: the file does not have them"
+            "what was set by hand for these policies binds nothing here: the file enforces none of these names"
         );
     }
     *said = unbound;

@@ -353,8 +353,10 @@ async fn key_view(
     let had = sidecar.control.named.get(key);
     let had = had.is_some_and(|had| !had.file.is_empty());
     let is_left = had && numbers.iter().all(|one| one.limits == Limits::default());
+    let named: Vec<Arc<str>> = numbers.iter().map(|one| Arc::clone(&one.policy)).collect();
     let misses = set.as_ref().is_some_and(|set| {
-        let mut files = numbers.iter().map(|one| &one.limits);
+        let of_file = numbers.iter().filter(|one| *one.policy != *policy::BROUGHT);
+        let mut files = of_file.map(|one| &one.limits);
         files.any(|file| misses_windows(&set.limits, file))
     });
     let in_force = numbers.into_iter().map(|one| {
@@ -381,7 +383,7 @@ async fn key_view(
     // A store that is lost may know more.
     let is_beyond = |set: &Arc<Override>| is_beyond(&set.limits, &view.limited.limits);
     let part = || policies::part_of(live, &view.limited.policy);
-    let discards = discards(live, &view.limited);
+    let discards = discards(live, &view.limited, &named);
     view.hint = if discards.is_some() {
         discards
     } else if !is_known && view.lost.is_none() {
@@ -391,7 +393,10 @@ async fn key_view(
     } else if view.set.as_ref().is_some_and(is_beyond) {
         Some(shape::POLICY_IS_STRICTER.into())
     } else if misses {
-        Some(shape::OTHER_WINDOWS.into())
+        Some(match live.settings.budget_of(key) {
+            Some(_) => [shape::OTHER_WINDOWS, shape::SET_USED].concat().into(),
+            None => shape::OTHER_WINDOWS.into(),
+        })
     } else {
         view.set.as_ref().and_then(|_| part()).map(Cow::Owned)
     };
@@ -475,15 +480,17 @@ async fn shown(
     }
 }
 
-/// That a pause of this has jobs discarded, where a policy of the file does that with what may not start.
-fn discards(live: &Live, limited: &Limited) -> Option<Cow<'static, str>> {
+/// That a pause of this has jobs discarded, where a policy of the file does that with what may not start. `named`: the
+/// policies that are known to limit the key, if some are.
+fn discards(live: &Live, limited: &Limited, named: &[Arc<str>]) -> Option<Cow<'static, str>> {
     if limited.limits.concurrency != Some(0) {
         return None;
     }
     let mut policies = live.policies.policies().iter();
     let is_discarded = policies.any(|policy| {
         let is_of_it = match limited.space {
-            Space::Job => policy.key.may_give(&limited.key),
+            Space::Job if named.is_empty() => policy.key.may_give(&limited.key),
+            Space::Job => named.contains(&policy.name),
             Space::Policy => *policy.name == *limited.key.as_str(),
             Space::Queue => false,
         };
@@ -609,7 +616,7 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
         hint: match file {
             Some(_) => {
                 let part = || policies::part_of(live, name.as_str()).map(Cow::Owned);
-                discards(live, &limited).or_else(part)
+                discards(live, &limited, &[]).or_else(part)
             }
             None => Some(shape::NO_POLICY.into()),
         },

@@ -138,14 +138,14 @@ fn refused_by(sidecar: &Sidecar, view: &LimitView, refusal: &Refusal) -> Cause {
     Cause::new(&causes::DROPS, &known).until(cause.until)
 }
 
-/// What has slots, and until when what is dead has them. A call has no worker, and nothing lists it.
+/// What has slots, and until when what is dead has them.
 const OF_JOBS: (&str, &str) = (
     "jobs below",
     "the slot of a dead worker is free after its visibility timeout",
 );
 const OF_CALLS: (&str, &str) = (
-    "calls that are out",
-    "a sidecar that dies keeps the slots of its calls for their `lease`",
+    "jobs and calls below",
+    "a dead worker has its slot for its visibility timeout, and a dead sidecar has those of its calls for their `lease`",
 );
 
 /// What a limit that refuses has used up, and what helps.
