@@ -134,6 +134,12 @@ fn slow_bodies_take_no_more_memory_than_they_may() {
         fetch(sidecar.data, "q", 1, "w").jobs(),
         std::slice::from_ref(&job)
     );
+    // This one has the slot for ever, so that all others wait.
+    let mut first = Conn::open(calls);
+    first
+        .write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n ")
+        .unwrap();
+    wait("the slot is taken", || vendor.calls().len() == 1);
     let before = sidecar.status("VmRSS");
     let mut open = Vec::new();
     let mut slow = |to, path: &str| {
