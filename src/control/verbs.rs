@@ -196,11 +196,10 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
                 rates.push(rate);
             }
         }
-        // It has been used already, whatever the limit is, and whether the key is paused.
+        // It has been used already, whatever the limit is. A pause has no say, because only rates are taken over.
         for rate in rates {
             rate.limit = NonZeroU32::MAX;
         }
-        (limited.limits.concurrency, limited.limits.throttle) = (None, None);
         let id = format!("{}{}", Claim::CALL_IDS, Uuid::now_v7().simple());
         let claim = Claim {
             claimed_at: now,
