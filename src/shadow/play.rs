@@ -123,7 +123,7 @@ pub(crate) async fn play(proxy: &Proxy, stop: CancellationToken) {
             one = seen.recv() => one.into_iter().for_each(|one| play.note(one)),
             wake = begun.store.wake() => match wake {
                 Wake::Freed(keys) => begun.hold.wake_keys(&keys),
-                Wake::All => begun.hold.ask_all(),
+                Wake::All | Wake::Set => begun.hold.ask_all(),
                 _ => {}
             },
         }

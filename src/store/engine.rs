@@ -433,7 +433,11 @@ impl<T: Tables> Engine<'_, T> {
         if known.stays(until, at_least, self.now) {
             return false;
         }
+        let opens_sooner = known.shut_until(self.now) > Some(until);
         self.tables.state_mut(Space::Job, key).shut(until, self.now);
+        if opens_sooner {
+            self.tables.freed(Space::Job, key);
+        }
         true
     }
 

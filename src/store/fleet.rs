@@ -15,6 +15,9 @@ pub(super) const BEAT: u64 = 1_200_000;
 /// that with its next word, 1.5 s later at most, and puts its rows back in the same look.
 pub(super) const SETTLING: u64 = 2_000_000;
 
+/// Where nobody has spoken for so long, in microseconds, nobody could: words come more often.
+pub(super) const SILENT: u64 = 1_700_000;
+
 /// How long it is believed, in microseconds, how many jobs of a queue a sidecar holds: a claim is over by then whose
 /// holder is gone.
 pub const HOLDS_LAST: u64 = 60_000_000;
@@ -34,6 +37,8 @@ pub fn sidecar_of(claim_id: &str) -> Option<&str> {
 /// What a sibling did that matters here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wake {
+    /// Limits or settings were set by hand. They are known here by now.
+    Set,
     /// Slots of these keys ended.
     Freed(Vec<(Space, Key)>),
     /// A held job of this lane waits for a sidecar that has a worker for it: see

@@ -21,7 +21,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::Instant;
 
 use super::clock::ServerClock;
-use super::fleet::{BEAT, SETTLING};
+use super::fleet::{BEAT, SETTLING, SILENT};
 use super::ledger::{CountOf, KeyStates, Ledger, LooksAfter, RowsOf, StoreFacts};
 use super::record::{self, Kept, Written};
 use super::remote::{self, Around, Data, Elsewhere, News, Remote};
@@ -189,7 +189,8 @@ impl Elsewhere for RedisStore {
         command
             .arg(fresh)
             .arg(knew.unwrap_or_default())
-            .arg(SETTLING);
+            .arg(SETTLING)
+            .arg(SILENT);
         let told = self.send(&self.scripts.join, &command).await?;
         let epoch = told.get(1).and_then(wire::text);
         Ok(epoch.ok_or_else(|| self.strange(&told))?.into())

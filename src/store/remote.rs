@@ -238,7 +238,7 @@ pub(super) async fn wake(store: &impl Elsewhere) -> Wake {
                 if let Some(known) = known {
                     // If this fails, the next beat tells that ours are old.
                     let _read = reload(store, known).await;
-                    return Wake::All;
+                    return Wake::Set;
                 }
             }
             Some(Said::Other) => {

@@ -78,6 +78,21 @@ pub async fn a_freed_slot_is_heard_of(rig: &Rig) {
     heard(&*a, |wake| *wake == freed).await;
 }
 
+pub async fn a_key_that_opens_sooner_is_heard_of(rig: &Rig) {
+    let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
+    let key = Key::new("k").unwrap();
+    let freed = Wake::Freed(vec![(Space::Job, key.clone())]);
+    let shut = |until| Change::Shut {
+        key: key.clone(),
+        until,
+        at_least: false,
+    };
+    let now = now(rig);
+    assert!(a.set(shut(now.plus(60 * SECOND))).await.unwrap());
+    assert!(a.set(shut(now)).await.unwrap());
+    heard(&*b, |wake| *wake == freed).await;
+}
+
 pub async fn a_doubt_about_a_held_job_is_heard_of(rig: &Rig) {
     let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     let row = Wake::Row { job: "1".into() };
@@ -501,7 +516,9 @@ pub async fn wiped_data_are_missed(
     assert_eq!(b.take(&[&ask], 1).await.err(), Some(StoreError::Wiped));
     b.announce(&[]).await.unwrap();
     // A is silent until its next beat is due.
-    micros.fetch_add(1_900_000, Ordering::AcqRel);
+    micros.fetch_add(1_000_000, Ordering::AcqRel);
+    b.due(1).await.unwrap();
+    micros.fetch_add(900_000, Ordering::AcqRel);
     let early = b.take(&[&ask], 1).await;
     assert!(early.is_err(), "others have to come back first: {early:?}");
     assert_eq!(a.end("9", None).await.err(), Some(StoreError::Wiped));
@@ -529,6 +546,34 @@ pub async fn locked_data_keep_nobody_waiting(store: &dyn Ledger, unlock: impl Fn
     assert!(started(&verdict) || verdict == Verdict::HasRow, "it is out");
 }
 
+/// The data are lost, and nobody reaches the store while they wait for what all know: it is waited for again.
+pub async fn data_that_nobody_could_put_back_are_waited_for(
+    [a, b]: [&dyn Ledger; 2],
+    micros: &AtomicU64,
+    wipe: impl FnOnce(),
+) {
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(a, claimed("1", 1, &one)).await));
+    b.check().await.unwrap();
+    let row = a.row("1").await.unwrap().unwrap();
+    wipe();
+    let ended = b.end("9", None).await;
+    assert_eq!(ended.err(), Some(StoreError::Wiped));
+    b.announce(&[]).await.unwrap();
+    // The store is away.
+    micros.fetch_add(2_500_000, Ordering::AcqRel);
+    b.announce(&[]).await.unwrap();
+    let ask = claimed("2", 1, &one);
+    let early = b.take(&[&ask], 1).await;
+    assert_eq!(early.err(), Some(StoreError::Settling));
+    micros.fetch_add(500_000, Ordering::AcqRel);
+    a.announce(&[row]).await.unwrap();
+    micros.fetch_add(1_600_000, Ordering::AcqRel);
+    assert!(!started(&take(b, ask.clone()).await), "the slot is taken");
+    assert!(a.end("1", None).await.unwrap().is_some());
+    assert!(started(&take(b, ask).await), "and it is waited for once");
+}
+
 /// The data are lost, and one that never knew them is the first to come: `wipe` loses them, and `fresh` was not
 /// asked yet.
 pub async fn lost_data_are_put_back_first(
@@ -552,6 +597,7 @@ pub async fn lost_data_are_put_back_first(
     micros.fetch_add(3_600_000, Ordering::AcqRel);
     assert!(!started(&take(fresh, ask).await), "the slot is taken");
     // Nor is it so again with each that comes.
+    fresh.due(1).await.unwrap();
     knew.announce(&[]).await.unwrap();
     assert!(started(&take(fresh, claimed("3", 1, &[])).await));
 }
@@ -636,6 +682,7 @@ pub async fn what_was_set_by_hand_is_put_back(
     assert_eq!(by(a).as_deref(), Some("eve"), "a change is not undone");
     // Then it is as ever, and who comes only now brings nothing back.
     micros.fetch_add(3_600_000, Ordering::AcqRel);
+    b.due(1).await.unwrap();
     for gone in [set("paused", None), set("gone", None), bounds(None)] {
         assert!(b.set(gone).await.unwrap());
     }
@@ -672,7 +719,7 @@ pub async fn limits_set_over_http_are_told_to_all(rig: &Rig) {
             .is_some()
     };
     assert!(a.set(put(Some(set.clone()))).await.unwrap());
-    heard(&*b, |wake| *wake == Wake::All && seen(&*b)).await;
+    heard(&*b, |wake| *wake == Wake::Set && seen(&*b)).await;
     assert!(seen(&*rig.open("c").await), "who comes later");
     assert!(b.set(put(None)).await.unwrap());
     // Who hears nothing finds out with its next beat.
@@ -689,7 +736,7 @@ pub async fn settings_made_over_http_are_told_to_all(rig: &Rig) {
     };
     let seen = |store: &dyn Ledger| store.overrides().setting("bounds:mail");
     assert!(a.set(put(Some("{}"))).await.unwrap());
-    heard(&*b, |wake| *wake == Wake::All && seen(&*b).is_some()).await;
+    heard(&*b, |wake| *wake == Wake::Set && seen(&*b).is_some()).await;
     let late = rig.open("c").await;
     assert_eq!(seen(&*late).as_deref(), Some("{}"), "who comes later");
     assert!(b.set(put(None)).await.unwrap());

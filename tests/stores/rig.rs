@@ -201,6 +201,7 @@ macro_rules! fleet {
                 one_budget_for_all,
                 only_the_owner_starts_a_job,
                 a_freed_slot_is_heard_of,
+                a_key_that_opens_sooner_is_heard_of,
                 a_doubt_about_a_held_job_is_heard_of,
                 to_which_subqueues_jobs_came_is_heard_of,
                 an_offered_job_goes_to_one_sibling,

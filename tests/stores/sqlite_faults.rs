@@ -8,8 +8,8 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 use super::fleet::{
-    locked_data_keep_nobody_waiting, lost_data_are_put_back_first,
-    what_was_set_by_hand_is_put_back, wiped_data_are_missed,
+    data_that_nobody_could_put_back_are_waited_for, locked_data_keep_nobody_waiting,
+    lost_data_are_put_back_first, what_was_set_by_hand_is_put_back, wiped_data_are_missed,
 };
 use super::prelude::*;
 
@@ -170,6 +170,14 @@ async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
     let (_dir, path) = place();
     let ([knew, fresh], micros) = several(&path, ["a", "b"]);
     lost_data_are_put_back_first(&knew, &fresh, &micros, || remove(&path)).await;
+}
+
+#[tokio::test]
+async fn time_in_which_nobody_reaches_a_new_file_does_not_count() {
+    let (_dir, path) = place();
+    let (all, micros) = several(&path, ["a", "b"]);
+    let all = all.each_ref().map(|store| store as &dyn Ledger);
+    data_that_nobody_could_put_back_are_waited_for(all, &micros, || remove(&path)).await;
 }
 
 #[tokio::test]

@@ -49,6 +49,9 @@ pub(super) async fn is_there(client: &Client, namespace: &str) -> Result<bool, F
     }
 }
 
+/// By `until` too it would be written anew with each change of a row. A schema of an older version has none.
+const INDEX: &str = "CREATE INDEX rows_owner ON rows (owner);";
+
 /// Makes the schema, if it is not there.
 ///
 /// # Errors
@@ -68,9 +71,17 @@ pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Fail
             "live" => "WITH (fillfactor = 20)",
             _ => "WITH (fillfactor = 50)",
         };
-        let (schema, tables) = (quoted(namespace), dialect().create(room));
-        let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES} {tables}");
-        client.batch_execute(&create).await?;
+        // To ask for one that is there takes the right to make schemas all the same, and its owner may have none.
+        let has_schema = "SELECT FROM pg_namespace WHERE nspname = $1";
+        let has_schema = client.query_opt(has_schema, &[&namespace]).await?;
+        let schema = match has_schema {
+            Some(_) => String::new(),
+            None => format!("CREATE SCHEMA IF NOT EXISTS {};", quoted(namespace)),
+        };
+        let tables = dialect().create(room);
+        client
+            .batch_execute(&format!("{schema} {TABLES} {tables} {INDEX}"))
+            .await?;
     }
     client.batch_execute("COMMIT").await?;
     Ok(())

@@ -265,22 +265,20 @@ impl Session {
     /// The caller is counted among the living, of data that begin if there are none. Which data these are is read on
     /// this same connection: the next one may lead to another server.
     async fn join(&self, me: &str, knew: Option<&str>) -> Result<String, Failed> {
-        let now = self.head().await?.now;
+        let head = self.head().await?;
+        let now = head.now;
         let settled = number(now.plus(SETTLING).0);
         let fresh = format!("{:016x}", rand::random::<u64>());
         let timeline = &self.timeline;
-        let lost = knew.map_or(String::new(), |knew| {
-            let knew = literal(knew);
-            format!(
-                "UPDATE meta SET opens = {settled}
-                     WHERE opens = 0 AND epoch || '.{timeline}' <> {knew};"
-            )
+        let lost = knew.map_or("false".to_owned(), |knew| {
+            format!("opens = 0 AND epoch || '.{timeline}' <> {}", literal(knew))
         });
+        let unheard = head.opened_unheard();
         // A standby that took over may not have heard of everything.
         let begin = format!(
             "INSERT INTO meta VALUES (1, {VERSION}, '{fresh}', '{timeline}', 0, 0) ON CONFLICT DO NOTHING;
              UPDATE meta SET timeline = '{timeline}', opens = {settled} WHERE timeline <> '{timeline}';
-             {lost}"
+             UPDATE meta SET opens = {settled} WHERE {lost} OR {unheard};"
         );
         let alive = [vec![me.into(), now.0.into()]];
         let joined = [vec![me.into(), "joined".into(), now.0.into()]];

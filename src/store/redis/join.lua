@@ -2,7 +2,7 @@
 -- epoch begins; what older ones have there of rows and of limits set over HTTP goes. If the first caller that knew one before knew another, everything was lost, and nothing
 -- starts for a while, so that all can put back what they know.
 
-local fresh, knew, settling = arg(), arg(), num()
+local fresh, knew, settling, silent = arg(), arg(), num(), num()
 local kind = redis.call('TYPE', P .. 'meta').ok
 if kind ~= 'none' and kind ~= 'hash' then
   return redis.error_reply('FOREIGN ' .. P .. 'meta is a ' .. kind)
@@ -25,7 +25,11 @@ if known[1] and not known[2] then
   redis.call('HINCRBY', P .. 'meta', 'over', 1)
   known[3] = '0'
 end
-local lost = knew ~= '' and knew ~= known[2] and tonumber(known[3] or '0') == 0
+local opens = tonumber(known[3] or '0')
+local lost = knew ~= '' and knew ~= known[2] and opens == 0
+-- The time for that went by while nobody could be heard: it begins again.
+local last = tonumber(redis.call('ZREVRANGE', P .. 'live', 0, 0, 'WITHSCORES')[2] or now)
+if last < opens and now - last > silent then lost = true end
 if not known[2] then
   known[2] = fresh
   redis.call('HSET', P .. 'meta', 'format', '1', 'epoch', fresh, 'opens', 0)

@@ -90,6 +90,9 @@ local function adopt()
   return true
 end
 
+-- The lanes of which jobs are offered: siblings are told once of each.
+local offered = {}
+
 -- Siblings may have a job that the caller holds: not where it is out, or there is a newer claim.
 local function offer()
   if now > not_after then return late() end
@@ -102,7 +105,7 @@ local function offer()
   end
   claim.place, claim.till, claim.owner = 'h', 0, owner
   put_row(claim)
-  publish('offered\n' .. claim.lane)
+  offered[claim.lane] = true
   return true
 end
 
@@ -199,6 +202,7 @@ local function shut()
   if known == wanted or (at_least and known > wanted) then return false end
   k.shut = wanted > 0 and wanted or nil
   k.changed = true
+  if wanted < known then freed[#freed + 1] = k.name end
   return true
 end
 
@@ -217,4 +221,5 @@ for i = 1, num() do
 end
 save_all()
 publish_freed()
+for lane in pairs(offered) do publish('offered\n' .. lane) end
 return failed or told

@@ -82,8 +82,12 @@ local function hold_up(ask, others)
   local k, soon = key(ask.share.key), now + GRACE + EARLY
   asked(k)
   for name, g in pairs(others) do
-    g.till = min(g.till, max(g.comes, now) + GRACE)
-    put_share(k, name, g)
+    local till = min(g.till, max(g.comes, now) + GRACE)
+    -- Mostly the one before in this call has written it.
+    if till < g.till then
+      g.till = till
+      put_share(k, name, g)
+    end
   end
   return { 2, which_of(ask), LINE, 0, 0, soon, 0, soon, 0 }, false
 end

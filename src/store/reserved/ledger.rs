@@ -135,7 +135,13 @@ impl Ledger for ReservedStore {
     }
 
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
-        self.inner.wake()
+        Box::pin(async move {
+            let wake = self.inner.wake().await;
+            if let Wake::Freed(keys) = &wake {
+                self.state().ask_again(keys);
+            }
+            wake
+        })
     }
 
     fn facts(&self) -> StoreFacts<'_> {

@@ -60,6 +60,13 @@ impl Ahead {
             .or_insert_with(|| Turns::new(&limited.limits))
     }
 
+    /// More may start under these keys than was known.
+    pub(super) fn ask_again(&mut self, freed: &[(Space, Key)]) {
+        let is_freed = |name: &Key| freed.iter().any(|(_, key)| key == name);
+        let same = self.keys.iter_mut().filter(|((name, _), _)| is_freed(name));
+        same.for_each(|(_, turns)| turns.ask_again());
+    }
+
     /// Makes a change that is about what is here; `None`: it is for the store.
     pub(super) fn change(&mut self, change: &Change) -> Option<bool> {
         match change {

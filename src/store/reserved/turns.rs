@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::rules::objection;
-use ojs_limit::{EARLY, Limits, OnLimit, Refusal, Reserved, Room, Timestamp, Turn};
+use ojs_limit::{EARLY, Limits, OnLimit, Refusal, Reserved, Room, Strategy, Timestamp, Turn};
 
 /// How far ahead turns are asked for, in microseconds: no longer than workers wait.
 pub(super) const AHEAD: u64 = 500_000;
@@ -79,8 +79,18 @@ pub(super) struct Turns {
     /// Whole batches in a row, and how many of them it takes to ask for more.
     whole: u32,
     patience: u32,
-    refused: Option<(Refusal, Timestamp)>,
+    refused: Option<KnownRefusal>,
     asking: bool,
+}
+
+/// A refusal that is believed for a while.
+#[derive(Debug)]
+struct KnownRefusal {
+    why: Refusal,
+    /// When there may be something to ask for.
+    at: Timestamp,
+    /// The store is asked again by then in any case.
+    again: Timestamp,
 }
 
 impl Turns {
@@ -115,7 +125,7 @@ impl Turns {
             return Next::Asked;
         }
         match &self.refused {
-            Some((refusal, until)) if *until > now => Next::Refused(refusal.clone(), *until),
+            Some(of) if of.again > now => Next::Refused(of.why.clone(), of.at),
             _ => {
                 self.batch_over();
                 self.asking = true;
@@ -129,7 +139,7 @@ impl Turns {
         self.expire(now);
         let (starts, at) = match &self.refused {
             _ if !self.left.is_empty() => (self.left.len(), None),
-            Some((_, until)) if *until > now && !self.asking => (0, Some(until.plus(EARLY))),
+            Some(of) if of.again > now && !self.asking => (0, Some(of.at.plus(EARLY))),
             _ => (self.size, None),
         };
         Room {
@@ -152,15 +162,28 @@ impl Turns {
         self.left.extend(reserved.turns.iter().map(mine));
         let refused = reserved.refused.filter(|_| self.left.is_empty());
         self.refused = refused.map(|why| {
-            // By then a part of what is reserved now has passed, and there is something to ask for.
-            let at = why.at.unwrap_or(now).0.saturating_sub(AHEAD / 2);
-            (why, Timestamp(at).max(now.plus(1_000)))
+            // By then a part of what is reserved now has passed, and there is something to ask for. What is shut has
+            // nothing ahead of its time.
+            let ahead = match why.strategy {
+                Strategy::Shut | Strategy::Line => EARLY,
+                _ => AHEAD / 2,
+            };
+            let at = why.at.unwrap_or(now).0.saturating_sub(ahead);
+            let at = Timestamp(at).max(now.plus(1_000));
+            // A sibling may open it sooner, and not every word of that comes.
+            let again = at.min(now.plus(2 * AHEAD));
+            KnownRefusal { why, at, again }
         });
     }
 
     /// A start did not happen.
     pub(super) fn back(&mut self, turn: Mine) {
         self.left.push_front(turn);
+    }
+
+    /// More may start than was known.
+    pub(super) fn ask_again(&mut self) {
+        self.refused = None;
     }
 
     /// What is left will not be used.
@@ -349,5 +372,11 @@ mod tests {
         refuse(&mut turns, vec![one], now.plus(9_000_000), now);
         assert!(matches!(turns.next(1, now), Next::Go(_)));
         assert!(matches!(turns.next(1, now), Next::Ask(_)));
+        // A sibling may open what is shut for long.
+        refuse(&mut turns, vec![], now.plus(9_000_000), now);
+        let until = now.plus(2 * AHEAD);
+        let at = now.plus(9_000_000 - AHEAD / 2);
+        assert!(matches!(turns.next(1, now), Next::Refused(_, until) if until == at));
+        assert!(matches!(turns.next(1, until), Next::Ask(_)));
     }
 }

@@ -387,7 +387,10 @@ impl Ledger for SqlStore {
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
         let name = kept_name(name).into_owned();
-        let mut need = Need::to_write();
+        let mut need = match step {
+            Step::Read => Need::default(),
+            Step::Add { .. } | Step::Put { .. } => Need::to_write(),
+        };
         need.number(&name);
         Answer::later(self.ask(need, move |page, _| Ok(page.number(&name, step))))
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::engine::{Engine, Entry, Tables};
+use super::super::fleet::SILENT;
 use super::super::record::{self, Written};
 use super::super::{Claimed, NUMBER_LASTS, Number};
 use super::row::{self, keys_of};
@@ -77,6 +78,12 @@ impl Head {
     /// Whether the data began anew, and others may still put back what they know.
     pub(super) fn is_settling(&self) -> bool {
         self.now < self.opens
+    }
+
+    /// Whether the time to put back what is known went by while the store could not be reached: it begins again.
+    pub(crate) fn opened_unheard(&self) -> bool {
+        let latest = self.live.iter().map(|(_, seen)| *seen).max();
+        latest.is_some_and(|seen| seen < self.opens && self.now.since(seen) > SILENT)
     }
 }
 

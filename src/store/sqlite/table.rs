@@ -228,14 +228,15 @@ pub(super) fn join(
     let immediate = TransactionBehavior::Immediate;
     let transaction = Transaction::new_unchecked(connection, immediate)?;
     begin(&transaction, namespace)?;
-    let epoch = head(&transaction, now)?.epoch;
-    if knew.is_some_and(|knew| knew != epoch) {
-        let lost = "UPDATE meta SET opens = ?1 WHERE opens = 0";
-        transaction.execute(lost, [number(now.plus(SETTLING).0)])?;
+    let head = head(&transaction, now)?;
+    let is_lost = head.opens == Timestamp(0) && knew.is_some_and(|knew| knew != head.epoch);
+    if is_lost || head.opened_unheard() {
+        let settled = number(now.plus(SETTLING).0);
+        transaction.execute("UPDATE meta SET opens = ?1", [settled])?;
     }
     live(&transaction, me, now)?;
     let joined = vec![me.into(), "joined".into(), now.0.into()];
     each(&transaction, Statement::Say, &[joined])?;
     transaction.commit()?;
-    Ok(epoch)
+    Ok(head.epoch)
 }

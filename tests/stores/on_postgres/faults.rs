@@ -13,8 +13,8 @@ use socket2::{Domain, Socket, Type};
 use crate::servers::postgres::{UNSYNCED, programs};
 use crate::stores::far::{self, far};
 use crate::stores::fleet::{
-    locked_data_keep_nobody_waiting, lost_data_are_put_back_first,
-    what_was_set_by_hand_is_put_back, wiped_data_are_missed,
+    data_that_nobody_could_put_back_are_waited_for, locked_data_keep_nobody_waiting,
+    lost_data_are_put_back_first, what_was_set_by_hand_is_put_back, wiped_data_are_missed,
 };
 use crate::stores::on_postgres::{config, shared_postgres};
 use crate::stores::prelude::*;
@@ -336,6 +336,16 @@ async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
 }
 
 #[tokio::test]
+async fn time_in_which_nobody_reaches_new_data_does_not_count() {
+    let server = shared_postgres();
+    let (micros, clock) = clock();
+    let all = ["a", "b"].map(|owner| open(config(&server, "unheard", owner), clock.clone()));
+    let wipe = || drop(sql(&server, "DROP SCHEMA unheard CASCADE"));
+    let all = all.each_ref().map(|store| store as &dyn Ledger);
+    data_that_nobody_could_put_back_are_waited_for(all, &micros, wipe).await;
+}
+
+#[tokio::test]
 async fn what_was_set_by_hand_outlasts_the_data() {
     let server = shared_postgres();
     let (micros, clock) = clock();
@@ -383,6 +393,9 @@ async fn what_cannot_be_used_is_said_at_the_start() {
         panic!()
     };
     assert!(why.contains("CREATE on the database"), "{why}");
+    // Its own one will do.
+    sql(&server, "CREATE SCHEMA poor AUTHORIZATION poor");
+    poor.check().await.unwrap();
     let gone = server.url().replace("@/postgres", "@/nowhere");
     let gone = PostgresConfig {
         target: PostgresTarget::parse(&gone).unwrap(),

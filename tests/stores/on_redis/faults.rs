@@ -3,7 +3,10 @@
 use ojs_throttle::store::redis::{RedisConfig, RedisTarget};
 
 use crate::stores::far::{self, far};
-use crate::stores::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
+use crate::stores::fleet::{
+    data_that_nobody_could_put_back_are_waited_for, lost_data_are_put_back_first,
+    what_was_set_by_hand_is_put_back,
+};
 use crate::stores::on_redis::config;
 use crate::stores::on_redis::failover::USER;
 use crate::stores::prelude::*;
@@ -316,6 +319,16 @@ async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
         ["a", "b"].map(|owner| RedisStore::new(config(&server, owner), clock.clone()));
     let wipe = || drop(cli(&server, &["FLUSHALL"]));
     lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
+}
+
+#[tokio::test]
+async fn time_in_which_nobody_reaches_new_data_does_not_count() {
+    let server = RedisServer::start();
+    let (micros, clock) = clock();
+    let all = ["a", "b"].map(|owner| RedisStore::new(config(&server, owner), clock.clone()));
+    let wipe = || drop(cli(&server, &["FLUSHALL"]));
+    let all = all.each_ref().map(|store| store as &dyn Ledger);
+    data_that_nobody_could_put_back_are_waited_for(all, &micros, wipe).await;
 }
 
 #[tokio::test]
