@@ -18,6 +18,7 @@ use crate::bounds::TakenPlaces;
 use crate::desk::named::{self, Brought};
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Proxy, Sidecar, enqueued};
+use crate::inquiry::calls::may_be_done;
 use crate::inquiry::in_force::limits_queue;
 use crate::json::{self, Json, Kind, Splice};
 use crate::limit::{Limited, Space};
@@ -96,7 +97,7 @@ pub(crate) async fn enqueue(
         false => Ok(None),
     };
     match places {
-        Ok(places) => send_on(proxy, parts, prepared, (brought, routed), places).await,
+        Ok(places) => send_on(proxy, parts, prepared, (brought, routed), places, sends).await,
         Err(fault) => refuse(&parts, fault),
     }
 }
@@ -109,6 +110,7 @@ async fn send_on(
     body: Bytes,
     (brought, routed): (Vec<Option<Brought>>, Vec<Routed>),
     mut places: Option<TakenPlaces>,
+    sends: Sends,
 ) -> Response<Body> {
     let sidecar = &proxy.sidecar;
     let proxy = proxy.clone();
@@ -144,6 +146,10 @@ async fn send_on(
         if let Some(places) = places {
             let scope = lender.map_or(0, |lender| lender.scope);
             admit::settle(&proxy, places, &mut answer, scope);
+        }
+        if sends == Sends::Templates && may_be_done(&answer) {
+            // A workflow stores jobs at once, in whatever queues.
+            proxy.sidecar.admit.pressure.doubt_all();
         }
         if answer.as_ref().is_err_and(UpstreamError::in_doubt) {
             routes::stored(&proxy.sidecar, &routed, None);
@@ -226,10 +232,9 @@ fn prepare(
         policies.missing_key(&view).map_or(Ok(()), Err)?;
     }
     let visibility = options
-        .and_then(|options| options.get(VISIBILITY))
         // What no limit touches is not touched.
         .filter(|_| !sent.is_empty() || limits_queue(&proxy.sidecar, queue, policies))
-        .and_then(|ms| ms.int());
+        .and_then(sent::visibility);
     let own: Vec<Limited> = sent.iter().map(|sent| sent.policy.clone()).collect();
     let route = routed.and_then(|routed| {
         let route = routes::of(proxy, parts, job, policies, &own)?;

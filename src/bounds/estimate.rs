@@ -9,6 +9,7 @@
 //! each job, most of all when its queues are full and it is slow. A count without any look was the other way: jobs
 //! also leave through doors that we do not see, and such a count would be wrong for ever after the first of them.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -111,6 +112,8 @@ pub struct Estimate {
     rest: Duration,
     /// Whether jobs may have come of which nothing is known.
     doubted: bool,
+    /// Whether that was so since the question of the look left that is on its way.
+    doubted_since: bool,
     /// What was sent before this mark may be in the backend's number.
     known: Mark,
     /// Claims that were on their way when the last look ended: gone from the backend's number, and not held yet.
@@ -253,9 +256,7 @@ impl Estimate {
 
     /// Begins a look. `false`: one is on its way already.
     pub fn begin(&mut self) -> bool {
-        let is_first = self.look.is_none();
-        self.look.get_or_insert(0);
-        is_first
+        self.look.replace(self.look.unwrap_or(0)).is_none()
     }
 
     /// The backend rests so long from a look.
@@ -265,9 +266,8 @@ impl Estimate {
 
     /// The question of the look leaves: what is stored from now on may be in its answer, or not.
     pub fn note_asked(&mut self) {
-        if let Some(stored) = &mut self.look {
-            *stored = 0;
-        }
+        self.doubted_since = false;
+        self.look = self.look.map(|_| 0);
     }
 
     /// The look ended. Returns by how much the depth is below what was thought.
@@ -275,7 +275,7 @@ impl Estimate {
         let before = self.waiting(found.held);
         let stored = self.stored_since_asked();
         self.look = None;
-        (self.has_stats, self.doubted) = (true, false);
+        (self.has_stats, self.doubted) = (true, mem::take(&mut self.doubted_since));
         self.stored = found.counts.total() + found.hidden + stored;
         self.unsure = stored + self.in_flight > 0;
         self.claims = found.held.asked;
@@ -292,7 +292,7 @@ impl Estimate {
 
     /// What was known is not true any more: a look comes before anything is answered.
     pub(super) fn doubt_all(&mut self) {
-        self.doubted = true;
+        (self.doubted, self.doubted_since) = (true, self.look.is_some());
     }
 
     /// Nobody follows the depth any more: it is not known until the next look.
@@ -303,10 +303,8 @@ impl Estimate {
 
     /// The backend has no numbers for us: only what passes counts, beside numbers that were told once.
     pub fn note_no_stats(&mut self, now: Instant) {
-        self.elsewhere = 0;
-        self.look = None;
-        self.last_look = Some(now);
-        self.doubted = false;
+        (self.elsewhere, self.look, self.last_look) = (0, None, Some(now));
+        self.doubted = mem::take(&mut self.doubted_since);
     }
 
     /// The backend did not answer.
@@ -436,6 +434,12 @@ mod tests {
         assert!(is_asked_first(&estimate) && estimate.is_known());
         estimate.correct(&found(10), now, Mark(2));
         assert!(!is_asked_first(&estimate));
+        // What came to be doubted since the question left stays so.
+        estimate.begin();
+        estimate.note_asked();
+        estimate.doubt_all();
+        estimate.correct(&found(10), now, Mark(3));
+        assert!(is_asked_first(&estimate));
     }
 
     #[test]

@@ -96,8 +96,7 @@ impl Pressure {
 
     /// Begins a look at a queue. `false`: one is on its way, or the queue is not known.
     pub fn begin_look(&self, queue: &str) -> bool {
-        self.with(queue, |queue| queue.estimate.begin())
-            .unwrap_or(false)
+        self.with(queue, |queue| queue.estimate.begin()) == Some(true)
     }
 
     /// Begins looks for an enqueue that stands in line, at those of its queues of which the last is long enough ago.
@@ -173,12 +172,19 @@ impl Pressure {
         }) == Some(true)
     }
 
-    /// Notes that the question of a look leaves now, with the credentials of `scope`.
-    pub fn note_asked(&self, queue: &str, scope: u64) {
-        self.with(queue, |queue| {
-            queue.looks.scope = scope;
-            queue.estimate.note_asked();
-        });
+    /// Notes that the question of a look leaves now.
+    pub fn note_asked(&self, queue: &str) {
+        self.with(queue, |queue| queue.estimate.note_asked());
+    }
+
+    /// The backend told its numbers to the credentials of `scope`.
+    pub fn note_told(&self, queue: &str, scope: u64) {
+        self.with(queue, |queue| queue.looks.scope = scope);
+    }
+
+    /// Whose credentials the backend told its numbers last, if those are not of `scope`.
+    pub fn told_another(&self, queue: &str, scope: u64) -> Option<u64> {
+        (self.with(queue, |queue| queue.looks.scope)).filter(|told| *told != scope)
     }
 
     /// How many jobs of a queue are known here and are in none of these numbers. Sets `missing` where the backend

@@ -172,6 +172,12 @@ impl Scopes {
         scope == 0 || self.known.lock().credentials.contains_key(&scope)
     }
 
+    /// Whether the backend gave or showed jobs to this scope, or took some of it.
+    pub(crate) fn has_accepted(&self, scope: u64) -> bool {
+        let known = self.known.lock();
+        known.credentials.get(&scope).is_some_and(|of| of.accepted)
+    }
+
     /// The tenant that requests of this scope name, if it is known.
     pub(crate) fn tenant_of(&self, scope: u64) -> Option<Box<str>> {
         let known = self.known.lock();
@@ -246,15 +252,17 @@ pub(crate) fn json_headers(sidecar: &Sidecar, scope: u64) -> HeaderMap {
     headers
 }
 
-/// The headers of our own calls for a scope: its credentials, or the configured token.
+/// The headers of our own calls for a scope: its credentials, or the configured token where it is nobody's, or one that
+/// the backend takes without a login. Who shows none must not do with the token what the backend would refuse.
 pub(crate) fn own_headers(sidecar: &Sidecar, scope: u64) -> HeaderMap {
     let credentials = sidecar.scopes.credentials(scope);
     let mut headers = HeaderMap::with_capacity(4);
     headers.insert(OJS_VERSION, VERSION);
-    if let Some(value) = credentials
-        .authorization
-        .or_else(|| sidecar.live().settings.token.clone())
-    {
+    let token = || {
+        let lends = scope == 0 || credentials.accepted;
+        lends.then(|| sidecar.live().settings.token.clone())?
+    };
+    if let Some(value) = credentials.authorization.or_else(token) {
         headers.insert(AUTHORIZATION, value);
     }
     if let Some(value) = credentials.tenant {

@@ -224,14 +224,16 @@ pub(super) async fn revive(proxy: &Proxy, parts: &Parts, body: Bytes, job: &str)
 pub(super) async fn revive_many(proxy: &Proxy, parts: &Parts, body: Bytes) -> Response<Body> {
     to_its_end(proxy, parts, body, move |proxy, call| async move {
         let answer = proxy.upstream.call(call).await;
-        // Without an answer it may have been carried out too.
-        proxy.sidecar.admit.pressure.doubt_all();
+        if calls::may_be_done(&answer) {
+            proxy.sidecar.admit.pressure.doubt_all();
+        }
         answer
     })
     .await
 }
 
-/// Pause: held jobs of the queue stay from the moment the call comes.
+/// Pause: held jobs of the queue stay from the moment the call comes, or the backend has carried it out where it does not
+/// know yet whose call it is.
 pub(crate) async fn pause(
     proxy: &Proxy,
     parts: Box<Parts>,
@@ -283,8 +285,15 @@ async fn paused(
     queue: &Arc<str>,
 ) -> Result<Reply, UpstreamError> {
     let sidecar = &proxy.sidecar;
-    sidecar.fetching.paused.begin(queue);
-    siblings::tell_paused(sidecar, queue, true).await;
+    let begin = async || {
+        sidecar.fetching.paused.begin(queue);
+        siblings::tell_paused(sidecar, queue, true).await;
+    };
+    // Nobody whom the backend refuses keeps jobs from starting.
+    let is_known = sidecar.scopes.has_accepted(scope);
+    if is_known {
+        begin().await;
+    }
     let answer = calls::call(proxy, "pause", call).await;
     let stands = match &answer {
         Ok(reply) if reply.status.is_success() => true,
@@ -293,6 +302,12 @@ async fn paused(
         // It may have been carried out.
         _ => says_paused(proxy, scope, queue).await,
     };
+    if !is_known && !stands {
+        return answer;
+    }
+    if !is_known {
+        begin().await;
+    }
     let _nobody_reads = sidecar.fetching.paused.reading.write().await;
     if stands {
         sidecar.fetching.paused.end_done(queue);

@@ -133,6 +133,14 @@ pub(crate) async fn look_up(proxy: &Proxy, scope: u64, job: &str) -> Lookup {
     }
 }
 
+/// Whether the backend may have done what it was asked for: it says so, or nobody knows.
+pub(crate) fn may_be_done(answer: &Result<Reply, UpstreamError>) -> bool {
+    match answer {
+        Ok(reply) => reply.status.is_success() || reply.status.is_server_error(),
+        Err(error) => error.in_doubt(),
+    }
+}
+
 /// Whether a reply is of somebody before the backend, or for now: what was asked may have been done or not.
 pub(crate) fn is_for_now(status: StatusCode) -> bool {
     matches!(

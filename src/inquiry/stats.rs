@@ -20,6 +20,7 @@ use crate::wire::boxed;
 use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Reply;
 use http::StatusCode;
+use http::header::AUTHORIZATION;
 
 /// So many subqueues are asked about at once.
 const AT_ONCE: usize = 8;
@@ -201,6 +202,10 @@ async fn ask_about(
 
 async fn asked(proxy: &Proxy, queue: &str, target: String, scope: u64) -> Result<StatsReply, Away> {
     let mut call = calls::get(proxy, scope, target);
+    // Numbers count here and are shown to nobody, so the sidecar's own token will do where there is no login.
+    if let Some(token) = proxy.sidecar.live().settings.token.clone() {
+        call.headers.entry(AUTHORIZATION).or_insert(token);
+    }
     call.timeout = call.timeout.min(PATIENCE);
     let reply = calls::call(proxy, "queue_stats", call).await;
     let reply = reply.map_err(Away::Unanswered)?;

@@ -790,3 +790,84 @@ async fn a_retry_of_many_is_counted_before_the_next_enqueue() {
         sidecar.stop().await;
     }
 }
+
+/// What the backend refuses to tell one says nothing to others, and is no look.
+#[tokio::test(start_paused = true)]
+async fn a_stranger_makes_no_depth_stale() {
+    let depth = Arc::new(AtomicU64::new(2));
+    let backends = Arc::clone(&depth);
+    let says = move |head: &http::request::Parts| {
+        let sent = head.headers.get(http::header::AUTHORIZATION);
+        let is_known = sent.is_some_and(|sent| sent == "Bearer a");
+        let (status, body) = match head.uri.path() {
+            _ if !is_known => (401, json!({"error": {"code": "unauthorized"}})),
+            "/ojs/v1/jobs" => (201, json!({"job": {"id": "new"}})),
+            _ => (
+                200,
+                json!({"counts": {"available": backends.load(Ordering::SeqCst)}}),
+            ),
+        };
+        (status, body.to_string().into())
+    };
+    let config = "[[queue]]\nname = \"q\"\nmax_depth = 2\n";
+    let (_backend, sidecar, client) =
+        crate::sidecar::answering::answering_by(Duration::ZERO, config, says).await;
+    let offer = async |login: &str| {
+        let headers = [
+            ("authorization", login),
+            ("content-type", "application/json"),
+        ];
+        let body = job("q").to_string();
+        client
+            .send(Method::POST, "/ojs/v1/jobs", &headers, body)
+            .await
+            .status
+    };
+    assert_eq!(offer("Bearer a").await, 429);
+    depth.store(0, Ordering::SeqCst);
+    let flood = async {
+        loop {
+            offer("Bearer x").await;
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let tries = async {
+        for _ in 0..20 {
+            sleep(Duration::from_millis(105)).await;
+            if offer("Bearer a").await == 201 {
+                return true;
+            }
+        }
+        false
+    };
+    let is_stored = tokio::select! { stored = tries => stored, () = flood => false };
+    assert!(is_stored, "the queue has room");
+    sidecar.stop().await;
+}
+
+/// A workflow stores its jobs at once, and none of them passed as an enqueue.
+#[tokio::test(start_paused = true)]
+async fn what_a_workflow_stored_counts_for_the_next_enqueue() {
+    let depth = Arc::new(AtomicU64::new(0));
+    let backends = Arc::clone(&depth);
+    let answers = move |_: &Method, path: &str| match path {
+        "/ojs/v1/workflows" => {
+            backends.store(10, Ordering::SeqCst);
+            (201, r#"{"workflow":{"id":"w"}}"#.to_owned())
+        }
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"new"}}"#.to_owned()),
+        _ => {
+            let available = backends.load(Ordering::SeqCst);
+            (200, json!({"counts": {"available": available}}).to_string())
+        }
+    };
+    let config = "[[queue]]\nname = \"q\"\nmax_depth = 10\n";
+    let (_backend, sidecar, client) = told(config, Duration::ZERO, answers).await;
+    assert_eq!(client.offer("q").await.status, 201);
+    let step = json!({"name": "one", "type": "t", "args": [], "options": {"queue": "q"}});
+    let workflow = json!({"name": "w", "type": "group", "jobs": vec![step; 10]});
+    let stored = client.post("/ojs/v1/workflows", workflow.to_string()).await;
+    assert_eq!(stored.status, 201, "{}", stored.text());
+    assert_eq!(client.offer("q").await.status, 429);
+    sidecar.stop().await;
+}

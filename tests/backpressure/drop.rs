@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use ojs_throttle::backend::EventKind;
 
 use super::prelude::*;
+use crate::sidecar::answering::answering_by;
 use crate::sidecar::client::ids;
 
 /// 13.3 and BP-R003, on backends with ways of their own.
@@ -502,4 +503,54 @@ async fn a_long_job_needs_the_bytes_of_several() {
     let gone: Vec<bool> = gone.iter().map(|state| is_gone(state)).collect();
     assert_eq!(gone, [true, true, true, false], "it is longer than two");
     pair.stop().await;
+}
+
+/// Who may not enqueue makes no job go.
+#[tokio::test(start_paused = true)]
+async fn for_who_is_refused_no_job_goes() {
+    let given = AtomicBool::new(false);
+    let says = move |head: &http::request::Parts| {
+        let sent = head.headers.get(http::header::AUTHORIZATION);
+        let is_known = sent.is_some_and(|sent| sent == "Bearer a");
+        let old = json!({"id": "old", "type": "t.x", "queue": "q", "attempt": 1});
+        let (status, body) = match head.uri.path() {
+            _ if !is_known => (401, json!({"error": {"code": "unauthorized"}})),
+            "/ojs/v1/jobs" => (201, json!({"job": {"id": "new"}})),
+            "/ojs/v1/workers/fetch" if given.swap(true, Ordering::SeqCst) => {
+                (200, json!({"jobs": []}))
+            }
+            "/ojs/v1/workers/fetch" => (200, json!({"jobs": [old]})),
+            "/ojs/v1/workers/nack" => (200, json!({"state": "discarded"})),
+            _ => (200, json!({"counts": {"available": 0}})),
+        };
+        (status, body.to_string().into())
+    };
+    let policy = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 0\n";
+    let config = format!("{ONE}{policy}");
+    let (backend, sidecar, client) = answering_by(Duration::ZERO, &config, says).await;
+    let send = async |path: &str, login: &str, body: Value| {
+        let headers = [
+            ("authorization", login),
+            ("content-type", "application/json"),
+        ];
+        client
+            .send(Method::POST, path, &headers, body.to_string())
+            .await
+    };
+    let fetch = json!({"queues": ["q"], "count": 1, "worker_id": "w"});
+    let held = send("/ojs/v1/workers/fetch", "Bearer a", fetch).await;
+    assert_eq!(held.json()["jobs"], json!([]), "it is held");
+    let nacks = || {
+        let all = backend.requests().into_iter();
+        all.filter(|(head, _)| head.uri.path() == "/ojs/v1/workers/nack")
+            .count()
+    };
+    for login in ["Bearer b", ""] {
+        let refused = send("/ojs/v1/jobs", login, job("q")).await;
+        assert_eq!(refused.status, 429, "{}", refused.text());
+        assert_eq!(nacks(), 0, "{login:?}");
+    }
+    let stored = send("/ojs/v1/jobs", "Bearer a", job("q")).await;
+    assert_eq!((stored.status, nacks()), (201, 1), "{}", stored.text());
+    sidecar.stop().await;
 }

@@ -188,7 +188,7 @@ impl World {
                 Some(Look::Read(self.number))
             }
             Look::Read(before) => {
-                pressure.note_asked("q", 0);
+                pressure.note_asked("q");
                 let all = self.nodes.iter().map(Node::on_the_way).sum();
                 self.left_out = self.left_out.max(all);
                 let counts = Counts {

@@ -233,3 +233,87 @@ async fn a_job_that_strangers_do_not_see_keeps_its_slot_after_a_restart() {
     assert_eq!(fetched(&client, "Bearer a").await, [""; 0]);
     sidecar.stop().await;
 }
+
+/// Of the sidecar's own token nobody has a share, whatever is looked up or kept for them.
+#[tokio::test(start_paused = true)]
+async fn who_shows_no_login_does_nothing_with_the_sidecars_token() {
+    let says = |head: &http::request::Parts| {
+        let sent = head.headers.get(header::AUTHORIZATION);
+        let (status, body) = match sent.map(|sent| sent.to_str().unwrap()) {
+            Some("Bearer own") => {
+                let job = json!({"id": "x", "type": "t", "queue": "q", "state": "available", "args": ["secret"]});
+                (200, json!({"job": job, "jobs": [], "jobs_extended": ["x"]}))
+            }
+            _ => (401, json!({"error": {"code": "unauthorized"}})),
+        };
+        (status, body.to_string().into())
+    };
+    let config = format!("[upstream]\ntoken = \"own\"\n{ONE}");
+    let (backend, sidecar, client) = answering_by(Duration::from_millis(50), &config, says).await;
+    let error = json!({"code": "c", "message": "m"});
+    let nack = json!({"job_id": "x", "worker_id": "w", "error": error}).to_string();
+    let beat = json!({"worker_id": "w", "active_jobs": ["x"], "visibility_timeout_ms": 60_000})
+        .to_string();
+    let send = |path: &'static str, body: &str| client.post(path, body.to_owned());
+    let (nack_path, beat_path) = ("/ojs/v1/workers/nack", "/ojs/v1/workers/heartbeat");
+    let (first, second, beaten) = tokio::join!(
+        send(nack_path, &nack),
+        send(nack_path, &nack),
+        send(beat_path, &beat)
+    );
+    sleep(Duration::from_secs(5)).await;
+    for reply in [first, second, beaten] {
+        assert_eq!(reply.status, 401, "{}", reply.text());
+        assert!(!reply.text().contains("secret"), "{}", reply.text());
+    }
+    let lent = backend.requests().into_iter().filter(|(head, _)| {
+        let is_own =
+            head.headers.get(header::AUTHORIZATION) == Some(&"Bearer own".parse().unwrap());
+        is_own && (head.method == Method::POST || head.uri.path() == "/ojs/v1/jobs/x")
+    });
+    let lent: Vec<_> = lent.map(|(head, _)| head.uri).collect();
+    assert!(lent.is_empty(), "{lent:?}");
+    sidecar.stop().await;
+}
+
+/// Calls that the backend refuses stop nobody's jobs, however many come.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_is_refused_stops_nothing() {
+    let says = |head: &http::request::Parts| {
+        let path = head.uri.path();
+        let job = json!({"id": "a0", "type": "t", "queue": "q", "state": "active", "attempt": 1});
+        let (status, body) = match path {
+            _ if path.ends_with("/pause") => (401, json!({"error": {"code": "unauthorized"}})),
+            "/ojs/v1/workers/fetch" => (200, json!({"jobs": [job]})),
+            _ => (200, json!({"jobs": []})),
+        };
+        (status, body.to_string().into())
+    };
+    let (_backend, sidecar, client) = answering_by(Duration::from_secs(1), ONE, says).await;
+    let pausing = async |late: u64| {
+        sleep(Duration::from_millis(late)).await;
+        let stranger = sidecar.client();
+        loop {
+            let reply = stranger
+                .post("/ojs/v1/queues/q/pause", "{}".to_owned())
+                .await;
+            assert_eq!(reply.status, 401);
+        }
+    };
+    let fetching = async {
+        sleep(Duration::from_secs(7)).await;
+        for _ in 0..5 {
+            if !fetched(&client, "Bearer a").await.is_empty() {
+                return true;
+            }
+        }
+        false
+    };
+    let is_given = tokio::select! {
+        given = fetching => given,
+        () = pausing(5_000) => false,
+        () = pausing(5_500) => false,
+    };
+    assert!(is_given, "no job starts while strangers ask for a pause");
+    sidecar.stop().await;
+}

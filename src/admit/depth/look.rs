@@ -13,7 +13,7 @@ use crate::desk::admit::Admit;
 use crate::desk::edges::{now, tell_level};
 use crate::desk::{Proxy, settings};
 use crate::inquiry::calls;
-use crate::inquiry::stats::{ask_stats, ask_stats_of_all};
+use crate::inquiry::stats::{ToldOfAll, ask_stats, ask_stats_of_all};
 use crate::json::Json;
 use crate::policy::subqueue::split;
 use crate::subqueues::mirror;
@@ -261,6 +261,25 @@ async fn is_forgotten(proxy: &Proxy, queue: &str) -> bool {
     page.is_some_and(|page| !page.has_more && !page.names.iter().any(|name| name == queue))
 }
 
+/// Asks with the credentials of a scope. Whoever enqueues may look, and what the backend refuses to one is no word about the
+/// queue: then those ask that were told last.
+async fn ask(proxy: &Proxy, queue: &str, scope: u64) -> ToldOfAll {
+    let Admit {
+        pressure, stats, ..
+    } = &proxy.sidecar.admit;
+    let told = ask_stats_of_all(proxy, queue, scope).await;
+    match &told.answer {
+        StatsAnswer::Counts(_) => pressure.note_told(queue, scope),
+        StatsAnswer::Nothing if stats.told.load(Ordering::Relaxed) => {
+            if let Some(known) = pressure.told_another(queue, scope) {
+                return ask_stats_of_all(proxy, queue, known).await;
+            }
+        }
+        _ => {}
+    }
+    told
+}
+
 async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     let sidecar = &proxy.sidecar;
     let Admit {
@@ -274,8 +293,8 @@ async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     let _permit = sidecar.admit.look_permit().await;
     // Read before the question: what is added later stays in the number.
     let number = fleet::read_number(sidecar, queue).await;
-    pressure.note_asked(queue, scope);
-    let mut told = ask_stats_of_all(proxy, queue, scope).await;
+    pressure.note_asked(queue);
+    let mut told = ask(proxy, queue, scope).await;
     // It never told any number, so it said that it knows no such queue. With statistics it would know one in which jobs
     // were stored.
     if told.answer.counts().is_some()

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use http::StatusCode;
 use tokio::time::Instant;
 
 use crate::bounds::{Dropped, Dropping, Want};
@@ -27,8 +28,7 @@ struct Oldest {
 }
 
 /// Drops the oldest job of a full queue for an enqueue, with the credentials of `scope`: to its end, though the producer
-/// hangs up. The enqueue asks again with what is
-/// returned; `None`: another enqueue was dropping.
+/// hangs up. The enqueue asks again with what is returned; `None`: another enqueue was dropping, or it may drop nothing.
 pub(super) async fn drop_oldest(
     proxy: &Proxy,
     wants: &mut [Want],
@@ -36,6 +36,11 @@ pub(super) async fn drop_oldest(
     scope: u64,
 ) -> Option<Dropping> {
     let sidecar = &proxy.sidecar;
+    if !may_enqueue(proxy, queue, scope).await {
+        let of_queue = wants.iter_mut().filter(|want| want.queue == *queue);
+        of_queue.for_each(|want| want.paused = true);
+        return None;
+    }
     let dropping = Dropping::begin(&sidecar.admit.pressure, queue, edges::now(sidecar))?;
     let (proxy, of) = (proxy.clone(), Arc::clone(queue));
     let work = Box::pin(async move {
@@ -56,6 +61,18 @@ pub(super) async fn drop_oldest(
         }
     }
     Some(dropping)
+}
+
+/// Whether the backend knows who enqueues, as far as its numbers tell: no job goes for one whose login it refuses.
+async fn may_enqueue(proxy: &Proxy, queue: &str, scope: u64) -> bool {
+    if proxy.sidecar.scopes.has_accepted(scope) {
+        return true;
+    }
+    let name = crate::wire::ojs::encoded(queue);
+    let question = calls::get(proxy, scope, format!("/ojs/v1/queues/{name}/stats"));
+    let reply = calls::call(proxy, "queue_stats", question).await;
+    // Who is known may be kept from them (403).
+    reply.is_ok_and(|reply| reply.status != StatusCode::UNAUTHORIZED)
 }
 
 async fn drop_one_of(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest> {

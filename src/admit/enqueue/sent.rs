@@ -3,13 +3,22 @@
 use std::borrow::Cow;
 
 use crate::answers::respond::Fault;
+use crate::duration;
 use crate::inquiry::bases::unreadable;
 use crate::json::{self, Json, Kind, Member};
 use crate::policy::job::filed;
 use crate::wire::ojs::DEPTH;
 
-/// The option whose value backends do not give back.
-pub(super) const VISIBILITY: &str = "visibility_timeout_ms";
+/// The options whose value backends do not give back: in milliseconds, and as an ISO 8601 duration.
+const VISIBILITY_MS: &str = "visibility_timeout_ms";
+pub(super) const VISIBILITY: &str = "visibility_timeout";
+
+/// A job's own visibility timeout, in milliseconds.
+pub(super) fn visibility(options: Json<'_>) -> Option<i64> {
+    let written = || duration::parse(&options.text_of(VISIBILITY)?).ok();
+    let of_ms = options.get(VISIBILITY_MS).and_then(|ms| ms.int());
+    of_ms.or_else(|| i64::try_from(written()? / 1_000).ok())
+}
 
 /// The kind of body of an enqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
