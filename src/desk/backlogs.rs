@@ -126,6 +126,17 @@ impl Backlogs {
         is_due
     }
 
+    /// Whether a queue's lookahead was full lately: then it is so as of now.
+    pub(crate) fn is_full_as_before(&self, queue: &str, now: Instant) -> bool {
+        let mut queues = self.queues.lock();
+        let last = queues.get_mut(queue).map(|backlog| &mut backlog.full);
+        last.is_some_and(|last| {
+            let was = last.is_some_and(|at| now.saturating_duration_since(at) < NOT_FULL);
+            *last = last.map(|at| if was { now } else { at });
+            was
+        })
+    }
+
     /// Notes that a queue's lookahead is full. Returns `true` the first time of an episode.
     pub(crate) fn begins_to_be_full(&self, queue: &str, now: Instant) -> bool {
         let mut queues = self.queues.lock();

@@ -158,8 +158,8 @@ causes! {
     /// It waits for the backend's manifest and the list of jobs that run.
     STARTING "starting" stops all: "the sidecar takes no work yet: it starts" => "wait; the log says what it waits for";
     /// Somebody stops it.
-    DRAINING "draining" stops all: "the sidecar stops: it starts no job that has limits"
-        => "let workers ask another sidecar, or wait for the next start of this one";
+    DRAINING "draining" stops all: "the sidecar stops: no job that has limits starts, and soon no call"
+        => "let workers and callers ask another sidecar, or wait for the next start of this one";
     /// The last good settings are in force. This alone keeps no job from starting. `ojs-throttle check FILE` says what is
     /// wrong with the file. Where it is right, and needs a restart, the line says so.
     FILE_REFUSED "file refused" lets start: "the config file is not in force: it was refused{why}, and what it said before stands since {since}"
@@ -200,6 +200,9 @@ causes! {
     /// Store, backend, pause, lookahead and limits were looked at. A job starts when a worker asks.
     OPEN "nothing" lets start: "every limit leaves room: the next job may start now"
         => "if nothing starts: has the backend jobs of the queue, and do workers ask often enough?";
+    /// A call pays at its start what it may use, so a budget refuses some while something of it is left.
+    LITTLE_LEFT "little left" lets start: "{left} of {limit} are left of {what}: a call that may use more waits, or is refused"
+        => "let calls say what they may use, such as `max_tokens`, or have the limit raised";
     /// So it is said where there is no backend (`server.upstream = "none"`).
     OPEN_TO_CALLS "no calls" lets start: "every limit leaves room: the next call may start now"
         => "if no call comes: set http:// and the address of its `listen` as the base URL in the program";
@@ -253,7 +256,7 @@ impl Cause {
 
     /// Whether it is worth telling beside what decides.
     pub(crate) fn is_a_note(&self) -> bool {
-        ![&NO_LIMIT, &OPEN, &OPEN_TO_CALLS].contains(&self.kind)
+        ![&NO_LIMIT, &OPEN, &LITTLE_LEFT, &OPEN_TO_CALLS].contains(&self.kind)
     }
 
     /// As JSON has it.

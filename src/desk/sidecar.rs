@@ -324,7 +324,7 @@ impl Sidecar {
         self.fetching.clear();
         self.metrics.clear();
         self.shadow.clear().await;
-        // Only the memory store can be behind this, and it does not fail.
+        // It is the memory store, which does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;
         settings::follow_settings(self);
         self.snapshot.clear().await;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::lane::Lane;
-use ojs_limit::{Key, Limited, Space, Strategy};
+use ojs_limit::{Key, Limited, Space, Strategy, Timestamp};
 use ojs_policy::subqueue::Subqueue;
 use ojs_store::Claimed;
 
@@ -47,6 +47,8 @@ pub struct HeldJob {
     pub own: Box<[Limited]>,
     /// How long a worker gets it for that does not say.
     pub lasts: Duration,
+    /// From then on it must not start (ojs-core: `expires_at`).
+    pub expires: Option<Timestamp>,
     /// The tenant header of the FETCH that claimed it.
     pub tenant: Option<Arc<str>>,
     /// The job as a worker gets it.
@@ -135,6 +137,7 @@ impl Held {
             written: claimed.limited.clone(),
             edition,
             own: Box::default(),
+            expires: None,
             lasts: Duration::from_micros(claimed.visibility),
             tenant: None,
             body,

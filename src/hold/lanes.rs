@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::ValuesMut;
@@ -18,7 +19,14 @@ pub(super) struct Lanes {
     lanes: HashMap<Lane, Queue>,
     /// Under which scopes jobs of a queue are held or being asked of the backend.
     busy: HashMap<Arc<str>, SmallVec<[u64; 1]>>,
+    /// From so many lanes on those go that nobody needs.
+    most: usize,
 }
+
+/// With fewer lanes none goes before its time.
+const MANY: usize = 10_000;
+/// A lane that was asked about so lately may be about to be needed.
+const NEW: Duration = Duration::from_secs(1);
 
 impl Deref for Lanes {
     type Target = HashMap<Lane, Queue>;
@@ -31,6 +39,10 @@ impl Deref for Lanes {
 impl Lanes {
     /// The lane; it is there from now on.
     pub(super) fn open(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
+        if self.lanes.len() >= self.most && !self.lanes.contains_key(lane) {
+            self.retain(|queue| queue.is_needed() || queue.fetched_at + NEW >= now);
+            self.most = MANY.max(2 * self.lanes.len());
+        }
         let queue = || Queue::new(&lane.queue, now);
         self.lanes.entry_ref(lane).or_insert_with(queue)
     }

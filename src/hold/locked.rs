@@ -302,7 +302,8 @@ impl Hold {
     pub fn wake_keys(&self, freed: &[(Space, Key)]) {
         let mut state = self.state();
         let wakes = state.woken();
-        for queue in state.queues.values_mut() {
+        // Most lanes of a sidecar with many queues have nothing to wake.
+        for queue in state.queues.values_mut().filter(|queue| queue.is_needed()) {
             let mut woken = false;
             for of in freed {
                 // The queue's own limits may have been set since its jobs were read.
@@ -345,12 +346,9 @@ impl Hold {
         for queue in state.queues.values_mut() {
             queue.groups.tidy();
         }
-        state.queues.retain(|queue| {
-            queue.known > 0
-                || queue.fetched_at >= before
-                || queue.in_flight > 0
-                || !queue.line.is_empty()
-        });
+        state
+            .queues
+            .retain(|queue| queue.is_needed() || queue.fetched_at >= before);
     }
 
     /// Forgets everything (`dev`'s reset).

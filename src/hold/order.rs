@@ -31,6 +31,8 @@ pub struct KnownGroups {
     turn: Option<u64>,
     /// Since when each group waits, and when it was last looked at.
     groups: HashMap<Arc<str>, (u64, Timestamp)>,
+    /// From so many on those go that are away.
+    most: usize,
 }
 
 impl KnownGroups {
@@ -48,8 +50,10 @@ impl KnownGroups {
 
     /// One that is looked at: if it comes, or comes back, it waits from now on.
     pub fn see(&mut self, group: &str, now: Timestamp) {
-        if self.groups.len() >= MOST_GROUPS {
+        if self.groups.len() >= self.most.max(MOST_GROUPS) {
             self.groups.retain(|_, (_, seen)| seen.plus(AWAY) > now);
+            // Where all of them are there, it is not looked for each time.
+            self.most = 2 * self.groups.len();
         }
         let Some(turn) = self.turn else { return };
         let (since, seen) = self.groups.entry_ref(group).or_insert((turn, now));

@@ -180,14 +180,15 @@ impl Hold {
     }
 
     /// Picks a waiting job to be given back, from a lane for which `idle` says so of when a worker last asked for its
-    /// jobs: the last of the lane, but none of `stay`.
+    /// jobs, which is now where one waits: the last of the lane, but none of `stay`.
     pub fn pick_last(
         self: &Arc<Hold>,
         idle: impl Fn(Instant) -> bool,
         stay: &HashSet<Arc<str>>,
     ) -> Option<Pick> {
         let mut state = self.state();
-        let mut idle = state.queues.values().filter(|queue| idle(queue.fetched_at));
+        let now = Instant::now();
+        let mut idle = (state.queues.values()).filter(|queue| idle(now - queue.silent_for()));
         let last = idle.find_map(|queue| {
             let groups = queue.groups.last_first();
             let jobs = groups.flat_map(|group| group.jobs.iter().rev());

@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::mem;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
@@ -183,6 +184,19 @@ impl Queue {
     /// Whether jobs are held or being asked of the backend.
     pub(super) fn is_busy(&self) -> bool {
         self.known > 0 || self.in_flight > 0
+    }
+
+    /// Whether it has jobs, or somebody waits for some.
+    pub(super) fn is_needed(&self) -> bool {
+        self.is_busy() || !self.line.is_empty()
+    }
+
+    /// For how long no worker has asked for its jobs. One that waits for some does.
+    pub(super) fn silent_for(&self) -> Duration {
+        match self.line.is_empty() {
+            true => self.fetched_at.elapsed(),
+            false => Duration::ZERO,
+        }
     }
 
     /// All groups, highest priority first.
@@ -622,6 +636,16 @@ impl Groups {
             }
         };
         listed.insert(group.turn(), id);
+    }
+
+    /// Whether a group may not be asked for, for this very reason.
+    pub(super) fn is_refused_so(&self, id: GroupId, refusal: &Refusal) -> bool {
+        let group = self.all.get(&id);
+        group.is_some_and(|group| {
+            // One whose time to be asked again has come was asked, and waits anew.
+            (group.refused == Some(refusal.refused) && group.refused_by == refusal.by)
+                && group.asks_at > refusal.at
+        })
     }
 
     /// One job of a group was refused, and so would the others be. `picked`: how often the hold had been woken when that

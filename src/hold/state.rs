@@ -269,6 +269,10 @@ impl HoldState {
         // What was refused under earlier limits is asked again under those of now.
         let refused = refused.filter(|_| edition == self.edition);
         if let (Some((refusal, picked)), Some(queue)) = (refused, self.queues.get_mut(&lane)) {
+            // Where others that are alike were refused just now, so were all of them.
+            if group.is_some_and(|id| queue.groups.is_refused_so(id, &refusal)) {
+                return true;
+            }
             let alike: Vec<GroupId> = match share_of(&limits) {
                 None => group.into_iter().collect(),
                 Some(_) => {

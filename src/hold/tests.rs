@@ -1551,3 +1551,42 @@ async fn a_job_is_found_as_soon_among_many() {
         );
     }
 }
+
+/// A slot says no time, so each of its refusals is like the last: one is believed for a second all the same, each time.
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_once_more_waits_once_more() {
+    let hold = hold();
+    hold.add(vec![job("a", 0, &["k"])]);
+    let refuse = |at: Timestamp| {
+        let held = hold.pick(&lane(1), ask(1, MANY, 0), at).remove(0);
+        held.refuse(Refusal {
+            at,
+            ..refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"))
+        });
+        assert!(
+            hold.pick(&lane(1), ask(1, MANY, 0), at).is_empty(),
+            "{at:?}"
+        );
+    };
+    for nth in 0..5 {
+        refuse(NOW.plus(nth * 1_100_000));
+    }
+}
+
+/// A worker that waits for jobs of a lane wants them, however long ago it asked.
+#[tokio::test(start_paused = true)]
+async fn what_a_worker_waits_for_is_wanted() {
+    let hold = hold();
+    hold.add(vec![job("a", 0, &["k"])]);
+    let waits = stand(&hold, 1, &gate(&["k"]));
+    tokio::time::advance(Duration::from_secs(30)).await;
+    let idle = Duration::from_secs(10);
+    let goes_back = |hold: &Arc<Hold>| {
+        let is_idle = |asked: Instant| asked.elapsed() >= idle;
+        hold.pick_last(is_idle, &Default::default()).is_some()
+    };
+    assert!(hold.unwanted(idle).is_empty() && !goes_back(&hold));
+    drop(waits);
+    assert_eq!(hold.unwanted(idle).len(), 1);
+    assert!(goes_back(&hold));
+}

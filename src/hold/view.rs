@@ -221,7 +221,7 @@ impl Hold {
         }
         let state = self.state();
         let queues = state.queues.values();
-        let idle = queues.filter(|queue| queue.fetched_at.elapsed() >= idle);
+        let idle = queues.filter(|queue| queue.silent_for() >= idle);
         let waiting = idle.flat_map(Queue::jobs);
         waiting.map(|held| held.claimed.clone()).collect()
     }

@@ -5,6 +5,7 @@
 //! says what siblings hold, but they can: whatever was only seen to run ends when its holder names it. So where siblings
 //! live, a found job first gets a row without limits. Slots come when the siblings had time to name what they hold.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ use crate::wire::upstream::UpstreamError;
 /// Jobs on one page of the backend's list, and the most pages read.
 const PAGE: usize = 100;
 const PAGES: usize = 100;
+/// How often more the list is read where it has several pages: a job may slip from one to the next between two questions,
+/// and some backends order each page anew.
+const READINGS: usize = 3;
 /// The pauses before the list is asked for again when it did not come.
 const LIST_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// How long the backend may take for its manifest, and twice as long each time after it was late: one that hangs keeps
@@ -89,6 +93,7 @@ pub(crate) async fn ensure_learnt(proxy: &Proxy) -> Result<(), UpstreamError> {
         // Who waited while another failed shares the failure: if each tried in turn, the last of them
         // would wait for all.
         let Unlearnt { count, last } = failures().clone();
+        let was_stranger = matches!(last, Some(UpstreamError::Unreadable(_)));
         let patience = match &last {
             Some(UpstreamError::Timeout(time)) => time.saturating_mul(2),
             _ => MANIFEST,
@@ -98,7 +103,9 @@ pub(crate) async fn ensure_learnt(proxy: &Proxy) -> Result<(), UpstreamError> {
         }
         let learnt = learn(proxy, patience).await;
         if let Err(error) = &learnt {
-            if count == 0 {
+            // That somebody else answers there is told too, whatever was the matter before.
+            let is_stranger = matches!(error, UpstreamError::Unreadable(_));
+            if count == 0 || (is_stranger && !was_stranger) {
                 tracing::warn!(
                     id = %"manifest_missing",
                     %error,
@@ -205,11 +212,14 @@ pub(crate) async fn adopt_running(
     // A look at the store tells whether siblings live; at the start there was none yet.
     let looked = sidecar.store.due(0).await.is_ok();
     let is_alone = looked && sidecar.store.siblings() == 0;
-    let mut adopted = Vec::new();
+    let (mut adopted, mut seen) = (Vec::new(), HashSet::new());
     let mut pauses = LIST_AGAIN.into_iter();
+    let mut readings = 1..=READINGS;
     let listed = loop {
-        let mut found = Vec::new();
+        let (mut found, before_it) = (Vec::new(), adopted.len());
         let listed = list_running(proxy, before, &mut found).await;
+        // The store is asked about each once.
+        found.retain(|claimed| seen.insert(Arc::clone(&claimed.job)));
         for claimed in found {
             let row = match is_alone {
                 true => claimed.clone(),
@@ -220,10 +230,16 @@ pub(crate) async fn adopt_running(
                 adopted.push(claimed);
             }
         }
-        match (&listed, pauses.next()) {
-            (Err(unlisted), Some(pause)) if unlisted.may_come() => {
-                tokio::time::sleep(pause).await;
-            }
+        let has_more = adopted.len() > before_it;
+        match &listed {
+            Err(unlisted) if unlisted.may_come() => match pauses.next() {
+                Some(pause) => {
+                    seen.clear();
+                    tokio::time::sleep(pause).await;
+                }
+                None => break listed,
+            },
+            Ok(pages) if *pages > 1 && has_more && readings.next().is_some() => {}
             _ => break listed,
         }
     };
@@ -231,7 +247,7 @@ pub(crate) async fn adopt_running(
     if !is_alone {
         limit_unnamed(proxy, adopted);
     }
-    listed.map(|()| count)
+    listed.map(|_| count)
 }
 
 /// The claim of a running job without its limits: a row of it takes no slot.
@@ -251,28 +267,33 @@ fn limit_unnamed(proxy: &Proxy, found: Vec<Claimed>) {
     let _task = sidecar.tasks.spawn(async move {
         tokio::time::sleep(NAMED_BY).await;
         let sidecar = &proxy.sidecar;
+        let mut limited = Vec::new();
         for claimed in found {
             let _listing = Listing::begin(&sidecar.keeper.adoption);
             let free = sidecar.store.end(&claimed.job, Some(Gen::ADOPTED)).await;
             if let Ok(Some(free)) = free
                 && let Some(due) = free.due()
                 && adopt(sidecar, claimed.clone(), due).await
-                // It may have ended through a sibling before it had a row.
-                && prove::shown_active(&proxy, &claimed).await == Some(false)
             {
+                limited.push(claimed);
+            }
+        }
+        // Once all have their slots. One may have ended through a sibling before it had a row.
+        for claimed in limited {
+            if prove::shown_active(&proxy, &claimed).await == Some(false) {
                 overdue::reclaim(sidecar, &claimed).await;
             }
         }
     });
 }
 
-/// Reads the backend's list of active jobs. Those that are limited here, were not before and are not held come to
-/// `found`, also where the list breaks off.
+/// Reads the backend's list of active jobs, and says how many pages it has. Those that are limited here, were not before
+/// and are not held come to `found`, also where the list breaks off.
 pub(crate) async fn list_running(
     proxy: &Proxy,
     before: &LimitedBefore,
     found: &mut Vec<Claimed>,
-) -> Result<(), Unlisted> {
+) -> Result<usize, Unlisted> {
     for page in 1..=PAGES {
         let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
         let mut call = calls::get(proxy, 0, target);
@@ -292,10 +313,10 @@ pub(crate) async fn list_running(
             found.extend(running(&proxy.sidecar, 0, job, before));
         }
         if count < PAGE {
-            break;
+            return Ok(page);
         }
     }
-    Ok(())
+    Ok(PAGES)
 }
 
 /// Gives one running job its row, above its limits if need be. Says whether it got one. The backend is asked about it

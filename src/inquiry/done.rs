@@ -90,13 +90,21 @@ fn by_time(state: &KeyState, limits: &Limits, waiting: u64, now: Timestamp) -> O
         at = start;
     }
     let rest = waiting.saturating_sub(played * u64::from(each));
-    let rates = limits.rates.iter();
-    let paces = rates.map(|rate| rate.period.get() / u64::from(rate.limit.get()));
-    let spaces = limits
-        .throttle
-        .map(|of| of.period.get() / u64::from(of.limit.get()));
-    let pace = paces.chain(spaces).max().unwrap_or(0);
-    Some(at.plus(rest.saturating_mul(pace)))
+    // The others go on at the slowest pace of those that they meet: a window may have room for all of them.
+    let windows = limits.rates.iter().map(|rate| {
+        let (limit, (counted, leaves)) = (rate.limit.get(), state.counted(rate, at));
+        let beyond = rest.saturating_sub(limit.saturating_sub(counted).into());
+        match beyond.div_ceil(limit.into()) {
+            0 => at,
+            turns => {
+                let first = leaves.unwrap_or(at.plus(rate.period.get()));
+                first.plus((turns - 1).saturating_mul(rate.period.get()))
+            }
+        }
+    });
+    let spaced = (limits.throttle).map(|of| of.period.get() / u64::from(of.limit.get()));
+    let spaced = spaced.map(|space| at.plus(rest.saturating_mul(space)));
+    windows.chain(spaced).max().or(Some(at))
 }
 
 /// When the last one starts by slots, from how long the last jobs ran.
@@ -123,4 +131,53 @@ fn by_slots(
         at: after(middle),
         within: (after(middle - spread), after(middle + spread)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::{NonZeroU32, NonZeroU64};
+
+    use super::*;
+    use crate::limit::{Rate, WindowKind};
+
+    /// A short pace beside a long window with room: the window is none until it is full.
+    #[test]
+    fn the_slowest_of_several_limits_is_the_one_that_they_meet() {
+        const SECOND: u64 = 1_000_000;
+        const HOUR: u64 = 3_600 * SECOND;
+        let rate = |limit, period| Rate {
+            limit: NonZeroU32::new(limit).unwrap(),
+            period: NonZeroU64::new(period).unwrap(),
+            window: WindowKind::Sliding,
+        };
+        for (waiting, rates, seconds) in [
+            (5_000, vec![rate(10, SECOND), rate(10_000, 24 * HOUR)], 500),
+            (5_000, vec![rate(10, SECOND), rate(10_000, HOUR)], 500),
+            (
+                1_000,
+                vec![rate(1, SECOND / 10), rate(10_000, 24 * HOUR)],
+                100,
+            ),
+            (
+                30_000,
+                vec![rate(10, SECOND), rate(20_000, 24 * HOUR)],
+                87_400,
+            ),
+            (50_000, vec![rate(10, SECOND)], 5_000),
+            (100, vec![rate(10_000, HOUR)], 0),
+        ] {
+            let now = Timestamp(1_800_000_000 * SECOND);
+            let limits = Limits {
+                rates,
+                ..Limits::default()
+            };
+            let done = Done::of(&KeyState::default(), &limits, waiting, &[], now).unwrap();
+            let (said, truth) = (done.at.since(now) / SECOND, seconds as f64);
+            let is_near = (said as f64 - truth).abs() <= truth * 0.2 + 1.0;
+            assert!(
+                is_near,
+                "{waiting} under {limits:?}: {said} s, and it is {truth}"
+            );
+        }
+    }
 }

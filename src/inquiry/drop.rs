@@ -39,6 +39,8 @@ pub(crate) enum DropReason {
     Limit,
     /// Its queue is full.
     FullQueue,
+    /// Its `expires_at` came while it was held. The backend would have discarded it at its FETCH (ojs-core).
+    Expired,
 }
 
 impl DropReason {
@@ -46,7 +48,7 @@ impl DropReason {
     fn by(self, held: &Held) -> Option<&Limited> {
         match self {
             DropReason::Limit => acting(held, usize::MAX, OnLimit::Drop),
-            DropReason::FullQueue => None,
+            DropReason::FullQueue | DropReason::Expired => None,
         }
     }
 }
@@ -91,6 +93,10 @@ async fn drop_one(proxy: &Proxy, held: Pick, why: DropReason) -> Option<Pick> {
         DropEnd::Dropped => {
             match why.by(&held) {
                 Some(by) => tell_dropped(sidecar, &held, by),
+                None if why == DropReason::Expired => {
+                    tracing::debug!(job = &*cut(job), "dropped: it expired while it was held");
+                    sidecar.metrics.count(Counted::HeldExpired);
+                }
                 None => tell_overflow(sidecar, &held.claimed.queue, job, &held.body),
             }
             (sidecar.admit.pressure).gone(&held.claimed.queue, job, edges::now(sidecar));
@@ -229,6 +235,10 @@ fn state_in(body: &[u8]) -> Option<String> {
 fn final_nack(held: &Held, why: DropReason) -> String {
     let claimed = &held.claimed;
     let Some(by) = why.by(held) else {
+        if why == DropReason::Expired {
+            let message = "its expires_at came before a limit had room for it";
+            return calls::discard(&claimed.job, &claimed.claim_id, "expired", message);
+        }
         return overflow_nack(&claimed.queue, &claimed.job, &claimed.claim_id);
     };
     let message = format!(

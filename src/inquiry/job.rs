@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::bounds::Mark;
 use crate::desk::live::Live;
 use crate::desk::{Sidecar, micros, tell};
+use crate::duration;
 use crate::hold::{Held, Lane, Proof};
 use crate::json::{self, Json, JsonError, Kind, Reader};
 use crate::limit::{Limited, Timestamp, most_paid};
@@ -91,7 +92,15 @@ pub(crate) struct Shown<'a> {
     members: [Option<Json<'a>>; MEMBERS.len()],
 }
 
-const MEMBERS: [&str; 6] = ["id", "type", "queue", "priority", "attempt", "meta"];
+const MEMBERS: [&str; 7] = [
+    "id",
+    "type",
+    "queue",
+    "priority",
+    "attempt",
+    "meta",
+    "expires_at",
+];
 
 /// A reply is not expected to have more jobs than this; one may.
 const LIKELY: usize = 64;
@@ -105,7 +114,7 @@ impl<'a> Shown<'a> {
 
     /// What limits look at in a job that went to a worker which asked for these queues; `None`: it has no id.
     pub(crate) fn seen(&self, asked: &[Arc<str>]) -> Option<SeenJob<'a>> {
-        let [id, kind, queue, priority, _, meta] = self.members;
+        let [id, kind, queue, priority, _, meta, _] = self.members;
         let said = || queue?.text();
         Some(SeenJob {
             id: id?.text()?,
@@ -203,6 +212,8 @@ pub(crate) struct Reading<'a> {
     origin: &'a ClaimOrigin<'a>,
     /// When it came, on both clocks.
     came: (Instant, Timestamp),
+    /// When its jobs were claimed.
+    claimed_at: Timestamp,
     /// The policies of now, not of when the backend was asked.
     live: &'a Live,
     known: MutexGuard<'a, LimitCache>,
@@ -211,6 +222,13 @@ pub(crate) struct Reading<'a> {
     brings: bool,
     /// Whether some of its jobs may come from subqueues.
     has_subqueues: bool,
+}
+
+impl Reading<'_> {
+    /// Its jobs were claimed earlier, by a sibling.
+    pub(crate) fn was_claimed(&mut self, at: Timestamp) {
+        self.claimed_at = at;
+    }
 }
 
 /// Begins to read the jobs of a reply that came at `ended`.
@@ -225,6 +243,7 @@ pub(crate) fn reading<'a>(
         text,
         origin,
         came: (ended, sidecar.store.at(ended)),
+        claimed_at: sidecar.store.at(ended),
         live,
         known: live.known(),
         brings: mirror::may_bring(text),
@@ -241,7 +260,7 @@ pub(crate) fn read_job(
 ) -> Option<Held> {
     let (origin, live, brings) = (reading.origin, reading.live, reading.brings);
     let (came, came_at) = reading.came;
-    let (job, [id, kind, queue, priority, attempt, meta]) = (shown.job, shown.members);
+    let (job, [id, kind, queue, priority, attempt, meta, expires]) = (shown.job, shown.members);
     let id = id?.text()?;
     let filed = || brings.then(|| mirror::filed(job)).flatten();
     let said = queue.filter(|_| reading.has_subqueues);
@@ -293,6 +312,9 @@ pub(crate) fn read_job(
     let mut held = Held::new(claimed, live.edition, body, proof, came);
     (held.own, held.lasts, held.subqueue) = (own, lasts, subqueue);
     held.tenant = origin.tenant.map(Arc::from);
+    let expires = expires.and_then(|expires| duration::moment(&expires.text()?));
+    // What it gives in spite of that is given: a time that was never set may be one of the year 1.
+    held.expires = expires.map(Timestamp).filter(|at| *at > reading.claimed_at);
     Some(held)
 }
 

@@ -46,7 +46,8 @@ pub(crate) fn note_full(proxy: &Proxy, lane: &Lane) {
     let _task = sidecar.tasks.spawn(async move {
         let sidecar = &proxy.sidecar;
         let now = Snapshot::of(sidecar, SHARED).await;
-        if FullLookahead::that_hides_others(sidecar, &now, &lane.queue).is_none() {
+        let hides = FullLookahead::that_hides_others(sidecar, &now, &lane.queue).is_some();
+        if !hides || (sidecar.fetching.backlogs).is_full_as_before(&lane.queue, Instant::now()) {
             return;
         }
         waiting::refresh(&proxy, &[Arc::clone(&lane.queue)], lane.scope).await;

@@ -243,7 +243,7 @@ impl SubqueueBook {
                 entry.tag(Whose::One(flow.tag), 1);
             }
         }
-        entry.note_unclaimed(false);
+        entry.note_unclaimed(0);
     }
 
     /// A sibling told what came and left.
@@ -258,7 +258,7 @@ impl SubqueueBook {
         entry.gone += moved.gone;
         entry.tag(moved.whose, moved.came);
         entry.untag(moved.gone);
-        entry.note_unclaimed(moved.gone > 0);
+        entry.note_unclaimed(moved.gone);
     }
 
     /// A job of a flow may have come back, or may come back later.
@@ -276,7 +276,7 @@ impl SubqueueBook {
         if let Some(entry) = self.get(subqueue) {
             entry.gone += 1;
             entry.untag(1);
-            entry.note_unclaimed(true);
+            entry.note_unclaimed(1);
         }
     }
 
@@ -302,7 +302,7 @@ impl SubqueueBook {
         entry.later = entry.later.saturating_sub(asked.later);
         (entry.told, entry.gone) = (Some(told), 0);
         (entry.asked_at, entry.told_at) = (Some(Instant::now()), Some(Instant::now()));
-        entry.note_unclaimed(false);
+        entry.note_unclaimed(0);
         let least = counts.available.saturating_sub(claimed_since);
         entry.untag(entry.tagged.saturating_sub(entry.waiting()));
         let now = Instant::now();
@@ -528,9 +528,9 @@ impl BookEntry {
         }
     }
 
-    /// Jobs came, or some were claimed, or the backend told how many there are.
-    fn note_unclaimed(&mut self, was_claimed: bool) {
-        let since = self.unclaimed_since.filter(|_| !was_claimed);
+    /// Jobs came, or so many were claimed, or the backend told how many there are.
+    fn note_unclaimed(&mut self, claimed: u64) {
+        let since = self.unclaimed_since.filter(|_| claimed == 0);
         let waits = self.waiting() > 0;
         self.unclaimed_since = waits.then(|| since.unwrap_or_else(Instant::now));
     }

@@ -1,6 +1,9 @@
 //! What becomes of a job that a limit drops: 6.2 (`on_limit`), and the example of 14.4.
 
+use ojs_throttle::duration;
+
 use super::prelude::*;
+use crate::sidecar::simulated::Pair;
 
 async fn state(client: &Client, job: &str) -> Value {
     let reply = client.get(&format!("/ojs/v1/jobs/{job}")).await;
@@ -98,4 +101,68 @@ async fn jobs_that_a_limit_discards_are_told_of() {
         "{gone}"
     );
     pair.stop().await;
+}
+
+/// ojs-core: what is past its `expires_at` when it would start is discarded, and never runs. It waited here.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_expires_while_it_is_held_is_discarded() {
+    // The backend's clock is that of the host.
+    let host = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let host = u64::try_from(host.as_micros()).unwrap();
+    for lax in [Lax::spec, Lax::redis, Lax::lite, Lax::amqp] {
+        let (name, net) = (lax().name, Net::Sim(sim::Network::default()));
+        let file = "[[policy]]\nname = \"k\"\nkey = \"k:{type}\"\nconcurrency = 1\n";
+        let store = Arc::new(MemoryStore::new(host));
+        let pair = Pair::with(&net, lax(), file, |start| start.store(store)).await;
+        let client = pair.sidecar.client();
+        let job = |expires: Option<String>| {
+            let options = json!({"queue": "q", "expires_at": expires});
+            json!({"type": "t", "args": [], "options": options})
+        };
+        let first = client.enqueue(job(None)).await;
+        let after = |seconds: u64| Some(duration::rfc3339(host + seconds * 1_000_000));
+        let late = client.enqueue(job(after(10))).await;
+        let good = client.enqueue(job(after(3_600))).await;
+        assert_eq!(ids(&client.fetch("q", 3).await), [&first], "{name}");
+        // Who asks on keeps it held.
+        for _ in 0..10 {
+            sleep(Duration::from_secs(2)).await;
+            assert!(client.fetch("q", 3).await.is_empty(), "{name}");
+        }
+        client.ack(&first).await;
+        assert_eq!(ids(&client.fetch("q", 3).await), [&good], "{name}");
+        sleep(Duration::from_secs(1)).await;
+        let shown = state(&client, &late).await;
+        let is_gone = ["discarded", "cancelled"].contains(&shown["state"].as_str().unwrap());
+        assert!(is_gone, "{name}: {shown}");
+        let counted = pair
+            .sidecar
+            .admin()
+            .metric("ojs_throttle_hold_expired_total")
+            .await;
+        assert_eq!(counted, Some(1.0), "{name}");
+        pair.stop().await;
+    }
+}
+
+/// A time that was never set is shown as one of the year 1 by backends in Go, and means nothing.
+#[tokio::test(start_paused = true)]
+async fn a_time_to_expire_that_was_never_set_is_none() {
+    let says = |head: &http::request::Parts| {
+        let job = json!({"id": "a", "type": "t", "queue": "q", "state": "active", "attempt": 1,
+            "expires_at": "0001-01-01T00:00:00Z"});
+        let body = match head.uri.path() {
+            "/ojs/v1/workers/fetch" => json!({"jobs": [job]}),
+            _ => json!({"jobs": []}),
+        };
+        (200, body.to_string().into())
+    };
+    let file = "[[policy]]\nname = \"k\"\nkey = \"k\"\nconcurrency = 1\n";
+    let (backend, sidecar, client) =
+        crate::sidecar::answering::answering_by(Duration::ZERO, file, says).await;
+    assert_eq!(ids(&client.fetch("q", 1).await), ["a"]);
+    let nacks = backend.requests().into_iter();
+    let nacks = nacks.filter(|(head, _)| head.uri.path() == "/ojs/v1/workers/nack");
+    assert_eq!(nacks.count(), 0);
+    sidecar.stop().await;
 }

@@ -519,3 +519,31 @@ async fn what_counts_is_said_once_in_whatever_spelling() {
         sidecar.stop().await;
     }
 }
+
+/// Backends forget a job's own visibility timeout, however it was written.
+#[tokio::test(start_paused = true)]
+async fn a_visibility_timeout_in_words_is_kept_too() {
+    let (recording, sidecar, client) = storing("").await;
+    let limit = json!({"key": "k", "concurrency": 1});
+    for (options, kept) in [
+        (json!({"visibility_timeout": "PT10M"}), json!(600_000)),
+        (
+            json!({"visibility_timeout": "PT10M", "visibility_timeout_ms": 5_000}),
+            json!(5_000),
+        ),
+        (json!({"visibility_timeout": "soon"}), Value::Null),
+    ] {
+        let mut options = options;
+        options["rate_limit"] = limit.clone();
+        recording.clear();
+        let job = json!({"type": "t", "args": [], "options": options});
+        assert_eq!(
+            client.post("/ojs/v1/jobs", job.to_string()).await.status,
+            201
+        );
+        let got: Value = serde_json::from_slice(&recording.bodies().remove(0)).unwrap();
+        let mirror = &got["meta"]["ojs.rate_limit.mirror"];
+        assert_eq!(mirror["visibility_timeout_ms"], kept, "{got}");
+    }
+    sidecar.stop().await;
+}

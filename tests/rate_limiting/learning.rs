@@ -128,3 +128,44 @@ async fn a_job_that_ran_before_is_as_old_as_the_backend_says() {
         sidecar.stop().await;
     }
 }
+
+/// Jobs slip from one page to another between two questions, and some backends order each page anew.
+#[tokio::test(start_paused = true)]
+async fn a_long_list_of_running_jobs_is_read_until_it_brings_nothing_new() {
+    let page = |from: usize, to: usize| {
+        let job =
+            |nth| json!({"id": format!("j{nth}"), "type": "t", "queue": "q", "state": "active"});
+        json!({"items": (from..to).map(job).collect::<Vec<_>>()}).to_string()
+    };
+    // At first one of page 2 has slipped onto page 1, which was read.
+    let pages = [page(0, 100), page(101, 120), page(1, 101), page(101, 120)];
+    let pages = pages.map(|page| ("200", &*page.leak()));
+    let answers = [[("200", "{}")].as_slice(), &pages, &pages[2..], &[NONE]].concat();
+    let (net, sidecar, asked) = before(Box::leak(answers.into_boxed_slice())).await;
+    assert_eq!(fetch(&Client::new(&net, sidecar.addr)).await, 200);
+    let of_list = |text: &&String| text.starts_with("GET /ojs/v1/admin/jobs?state=active");
+    let lists = asked.lock().unwrap().iter().filter(of_list).count();
+    assert_eq!(lists, 6, "the third reading brings nothing");
+    let taken = sidecar.client().get("/ojs/v1/rate-limits/k").await.json();
+    assert_eq!(taken["active"], 120, "{taken}");
+    sidecar.stop().await;
+}
+
+/// Some backends keep each worker id for ever.
+#[tokio::test(start_paused = true)]
+async fn claims_that_bring_nothing_use_one_worker_id() {
+    let limits = format!("[upstream]\nliveness = \"worker\"\n{LIMITS}");
+    let (backend, sidecar, client) = answering_after(Duration::ZERO, 200, NONE.1, &limits).await;
+    for _ in 0..5 {
+        assert_eq!(fetch(&client).await, 200);
+        sleep(Duration::from_secs(2)).await;
+    }
+    let fetches = backend.requests().into_iter();
+    let fetches = fetches.filter(|(head, _)| head.uri.path() == "/ojs/v1/workers/fetch");
+    let ids: Vec<Value> = fetches
+        .map(|(_, body)| serde_json::from_slice::<Value>(&body).unwrap()["worker_id"].clone())
+        .collect();
+    assert!(ids.len() >= 5, "{ids:?}");
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    sidecar.stop().await;
+}

@@ -178,7 +178,7 @@ impl Pair {
         Pair::with(&net, lax, config, |start| start).await
     }
 
-    async fn with(
+    pub async fn with(
         net: &Net,
         lax: Lax,
         config: &str,

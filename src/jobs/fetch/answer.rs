@@ -21,6 +21,7 @@ use crate::desk::Proxy;
 use crate::desk::live::Live;
 use crate::hold::Lane;
 use crate::inquiry::{adopt, lookahead, waiting};
+use crate::jobs::siblings;
 use crate::limit::EARLY;
 use crate::policy::Gate;
 use crate::store::LedgerExt;
@@ -98,6 +99,11 @@ impl Fetch {
                 Ok(out) if !out.is_empty() => return self.go(out),
                 Ok(out) => match self.wait().await {
                     Err(theirs) => return theirs,
+                    // A sibling may have offered something while this waited.
+                    Ok(true) if self.proxy.sidecar.keeper.offered.any() => {
+                        let (scope, queues) = (self.wanted.scope, self.wanted.queues());
+                        siblings::take_over_of(&self.proxy, scope, queues).await;
+                    }
                     Ok(true) => {}
                     Ok(false) => return self.go(out),
                 },

@@ -143,11 +143,7 @@ impl Claim {
     /// are claimed under the sidecar's id, others under the worker's own.
     async fn ask(&self, n: usize, of: Option<&SubqueueAsk>) -> ClaimEnd {
         let subqueues = of.map_or(&[][..], |ask| &ask.names);
-        let mut names = self.lanes.clone();
-        if let (Some(_), Some(lane)) = (of, self.lanes.first()) {
-            let name = |one: &Subqueue| lane.with_queue(&one.name_in(&lane.queue));
-            names = subqueues.iter().map(name).collect();
-        }
+        let names = self.names(of);
         let (proxy, wanted) = (&self.proxy, &self.wanted);
         let sidecar = &proxy.sidecar;
         let Some(asked) = &wanted.asked else {
@@ -197,7 +193,24 @@ impl Claim {
                 depth::tell_holds(sidecar).await;
             }
         }
+        self.spare(claim_id, shown);
         ClaimEnd::Jobs { short: shown < n }
+    }
+
+    /// The queues, or some subqueues of one, as the backend knows them.
+    fn names(&self, of: Option<&SubqueueAsk>) -> SmallVec<[Lane; 1]> {
+        let (Some(ask), Some(lane)) = (of, self.lanes.first()) else {
+            return self.lanes.clone();
+        };
+        let name = |one: &Subqueue| lane.with_queue(&one.name_in(&lane.queue));
+        ask.names.iter().map(name).collect()
+    }
+
+    /// Keeps the id of a claim that brought nothing for the next one.
+    fn spare(&self, claim_id: Arc<str>, brought: usize) {
+        if brought == 0 && self.is_alone() {
+            self.proxy.sidecar.fetching.spare_ids.lock().push(claim_id);
+        }
     }
 
     /// Whether siblings count what is held of these queues: a job that the backend does not show any more, and of which
@@ -213,6 +226,9 @@ impl Claim {
         let sidecar = &self.proxy.sidecar;
         if !self.is_alone() {
             return Arc::clone(&sidecar.fetching.worker_id);
+        }
+        if let Some(spare) = sidecar.fetching.spare_ids.lock().pop() {
+            return spare;
         }
         let number = sidecar.fetching.next_claim(sidecar.store.now()).0;
         Arc::from(format!("{}-{number}", sidecar.fetching.worker_id))

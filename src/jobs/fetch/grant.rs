@@ -259,7 +259,7 @@ impl Proxy {
         None
     }
 
-    /// Drops what is past its deadline, and asks the backend about what it has not confirmed for a
+    /// Drops what is past its deadline or has expired, and asks the backend about what it has not confirmed for a
     /// while, or claimed for another visibility than this worker's.
     async fn prove(
         &self,
@@ -267,7 +267,10 @@ impl Proxy {
         mut picked: Vec<Pick>,
         visibility: Option<Duration>,
     ) -> Vec<Pick> {
-        let now = Instant::now();
+        let (now, moment) = (Instant::now(), self.sidecar.store.now());
+        let has_expired = |pick: &mut Pick| pick.expires.is_some_and(|at| at <= moment);
+        let expired = picked.extract_if(.., has_expired).collect();
+        drop::drop_soon(self, expired, DropReason::Expired);
         let is_doubtful = |pick: &&Pick| !is_proven(pick, visibility, now);
         // While it waited it may have been meant to be kept for longer than it goes out for.
         let go = |pick: &mut Pick| pick.claimed.visibility = micros(lasts(pick, visibility));
@@ -337,7 +340,10 @@ impl Proxy {
                 let (proxy, asked) = (self.clone(), jobs.len());
                 let is_alike = |of: &Claimed| Extension::of_held(of, backend) == extension;
                 let before = now - proof(extension.lasts) / 2;
-                jobs.extend(hold.unproven(&lane, is_alike, before, TOGETHER));
+                // Elsewhere each claim has an id of its own, so none is like another.
+                if backend.job_liveness() {
+                    jobs.extend(hold.unproven(&lane, is_alike, before, TOGETHER));
+                }
                 let proof = async move {
                     let words = prove::confirm(&proxy, scope, &extension, &jobs, asked).await;
                     let all = jobs.iter().zip(words.iter().copied());
