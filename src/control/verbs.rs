@@ -18,7 +18,7 @@ use crate::desk::{Proxy, Sidecar, guard, settings};
 use crate::inquiry::shape::rfc3339;
 use crate::inquiry::{bases, in_force};
 use crate::json::quote;
-use crate::limit::{Cost, Key, Limited, Rate, Space, Timestamp};
+use crate::limit::{Cost, Key, Limited, Rate, Space, Timestamp, WindowKind};
 use crate::show::{limits, why};
 use crate::store::{Change, Claim, Claimed, End, Gen, LedgerExt};
 use crate::wire::ojs;
@@ -182,7 +182,16 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
     };
     let used = sent::read_used(json(sent)?, budget.currency.as_ref()).map_err(field)?;
     unused(sidecar, key.clone()).await?;
-    if let Some(pays) = NonZeroU32::new(used) {
+    // What calls that are out have paid stands in their slots. It is given back when they end, and what they used counts.
+    // In a sliding window it is given back where it was counted, so nothing of the new number is.
+    let is_sliding = |rate: &Rate| rate.window == WindowKind::Sliding;
+    let gives_back = budget.settle.is_some() && !budget.limits.rates.iter().any(is_sliding);
+    let slots = sidecar.store.active(&[(Space::Job, key.clone())]).await?;
+    let out = match gives_back {
+        true => slots.first().copied().unwrap_or(0),
+        false => 0,
+    };
+    if let Some(pays) = NonZeroU32::new(used.saturating_add(out)) {
         let (file, name) = (budget.limits.clone(), Arc::clone(&budget.name));
         let mut limited = Limited::new(Space::Job, key.clone(), file, name);
         limited.cost = Cost { pays, ..Cost::ONE };

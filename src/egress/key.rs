@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
 
 use super::pass::called;
@@ -46,6 +48,16 @@ impl<'b> ReadBody<'b> {
     }
 }
 
+/// Whether files come in parts of a body, which has no value at its top.
+fn is_upload(parts: &Parts) -> bool {
+    let kind = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let kind = kind.and_then(|kind| kind.split(|byte| *byte == b';').next());
+    kind.is_some_and(|kind| {
+        kind.trim_ascii()
+            .eq_ignore_ascii_case(b"multipart/form-data")
+    })
+}
+
 /// What a call says makes this key.
 ///
 /// # Errors
@@ -55,7 +67,8 @@ pub(super) fn key_of(
     parts: &Parts,
     said: &ReadBody<'_>,
 ) -> Result<Key, Fault> {
-    if template.sees_bodies() && matches!(said, ReadBody::Unread) {
+    let is_unread = matches!(said, ReadBody::Unread) && !is_upload(parts);
+    if template.sees_bodies() && is_unread {
         let message = format!(
             "the body of this call has a part of its key {template}, and it cannot be read"
         );

@@ -45,6 +45,8 @@ const MAY_WRITE: [&str; 3] = ["max_completion_tokens", "max_tokens", "max_output
 const WRITES: u64 = 4_096;
 /// What a picture counts that stands in a call: more than most do.
 const PICTURE: u64 = 1_500;
+/// Within so many bytes a `data:` text has said its type.
+const MOST_TYPE: usize = 100;
 /// What stands elsewhere and is read by the model: nobody here knows how much that is.
 const ELSEWHERE: [&str; 3] = ["previous_response_id", "conversation", "prompt"];
 
@@ -71,9 +73,7 @@ impl Charged {
         let body = said.json().filter(|_| budget.currency.is_some());
         let model = body.and_then(|body| body.text_of("model"));
         let model = model.filter(|model| model.len() <= LONGEST);
-        let prices = model
-            .as_deref()
-            .and_then(|model| prices(budget, |of| of == model));
+        let prices = model.as_deref().and_then(|model| prices(budget, model));
         let estimate = estimate(budget, prices, parts, said);
         let pays = estimate.map_or(budget.max, |units| capped(units, budget.max));
         Ok(Charged {
@@ -140,19 +140,9 @@ impl Charged {
         self.model.as_deref().or_else(|| answer.model())
     }
 
-    /// What its model costs. An answer names a version of it, such as `gpt-5-2025-08-07`.
+    /// What its model costs.
     fn prices(&self, answer: &MeteredAnswer) -> Option<TokenPrices> {
-        let model = self.model(answer)?;
-        let is_version = |name: &str| {
-            let version = model.strip_prefix(name).unwrap_or_default();
-            let date = version.strip_prefix('-').unwrap_or_default();
-            let is_date = |c: char| c.is_ascii_digit() || c == '-';
-            date.find('-').unwrap_or(date.len()) >= 4 && date.chars().all(is_date)
-        };
-        prices(&self.budget, |of| of == model).or_else(|| {
-            let by_answer = self.model.is_none();
-            prices(&self.budget, |of| by_answer && is_version(of))
-        })
+        prices(&self.budget, self.model(answer)?)
     }
 
     /// Why what was paid stays, though the service has done the call.
@@ -191,12 +181,19 @@ impl Charged {
     }
 }
 
-/// What a model costs that has such a name.
-fn prices(budget: &Budget, is_meant: impl Fn(&str) -> bool) -> Option<TokenPrices> {
+/// What a model costs: under its own name, or under that of which it is a version, such as `gpt-5-2025-08-07`.
+fn prices(budget: &Budget, model: &str) -> Option<TokenPrices> {
     let Some(UseSource::Money(of)) = &budget.settle else {
         return None;
     };
-    let own = of.iter().find(|(name, _)| is_meant(name));
+    let is_version = |name: &str| {
+        let version = model.strip_prefix(name).unwrap_or_default();
+        let date = version.strip_prefix('-').unwrap_or_default();
+        let is_date = |c: char| c.is_ascii_digit() || c == '-';
+        date.find('-').unwrap_or(date.len()) >= 4 && date.chars().all(is_date)
+    };
+    let own = of.iter().find(|(name, _)| **name == *model);
+    let own = own.or_else(|| of.iter().find(|(name, _)| is_version(name)));
     own.map(|(_, prices)| *prices)
 }
 
@@ -247,6 +244,13 @@ fn may_use(body: Json<'_>, bytes: &[u8], uri: &Uri, budget: &Budget) -> Option<U
     for begin in memchr::memmem::find_iter(bytes, b"\"data:") {
         let data = bytes.get(begin + 1..).unwrap_or_default();
         let long = memchr::memchr(b'"', data).unwrap_or(data.len());
+        let data = data.get(..long).unwrap_or_default();
+        let begins = data.get(..MOST_TYPE).unwrap_or(data);
+        // Words that begin so are read as words.
+        let is_packed = memchr::memmem::find(begins, b";base64,").is_some();
+        if !is_packed || data.contains(&b' ') {
+            continue;
+        }
         text = text.saturating_sub(long as u64);
         pictures += 1;
     }
@@ -350,7 +354,19 @@ struct MeteredAnswer {
     /// Of the scanner.
     paths: Paths,
     is_whole: bool,
+    /// The last of it, if it has events.
+    tail: Option<Vec<u8>>,
 }
+
+/// So end the streams of vendors. Their SDKs hang up then, before the last chunk has come.
+const LAST: [&[u8]; 4] = [
+    b"\ndata: [DONE]",
+    b"\ndata:[DONE]",
+    b"\nevent: message_stop",
+    b"\nevent:message_stop",
+];
+/// Within so many bytes of its end one of [`LAST`] stands.
+const TAIL: usize = 256;
 
 type Paths = Arc<[Box<[Box<str>]>]>;
 
@@ -379,6 +395,7 @@ impl Meter {
             scanner: None,
             paths,
             is_whole: false,
+            tail: None,
         };
         Meter { charged, answer }
     }
@@ -412,6 +429,7 @@ impl Meter {
             .get(header::CONTENT_ENCODING)
             .is_none_or(|how| how == "identity");
         let framing = framing.filter(|_| is_plain);
+        answer.tail = (framing == Some(Framing::Events)).then(Vec::new);
         answer.scanner = framing.map(|framing| Scanner::new(Arc::clone(&answer.paths), framing));
     }
 
@@ -419,6 +437,11 @@ impl Meter {
     pub(super) fn see(&mut self, part: &Bytes) {
         if let Some(scanner) = &mut self.answer.scanner {
             scanner.push(part);
+        }
+        if let Some(tail) = &mut self.answer.tail {
+            let last = part.len().saturating_sub(TAIL);
+            tail.extend_from_slice(part.get(last..).unwrap_or_default());
+            tail.drain(..tail.len().saturating_sub(TAIL));
         }
     }
 
@@ -429,7 +452,7 @@ impl Meter {
 
     /// Whether the service has done the call, and all of its answer has passed.
     pub(super) fn has_success(&self) -> bool {
-        self.answer.is_whole && self.answer.status.is_some_and(|of| of.is_success())
+        self.answer.has_ended() && self.answer.status.is_some_and(|of| of.is_success())
     }
 
     /// The model of a call that has ended, as far as it is known.
@@ -459,11 +482,20 @@ impl MeteredAnswer {
         self.scanner.as_ref()?.found(nth)
     }
 
+    /// Whether all of it has passed, or all that its service has to say.
+    fn has_ended(&self) -> bool {
+        let has = |last: &&[u8]| {
+            let tail = self.tail.as_deref().unwrap_or_default();
+            memchr::memmem::find(tail, last).is_some()
+        };
+        self.is_whole || LAST.iter().any(has)
+    }
+
     /// Whether it has passed, and its service has not broken off within it.
     fn is_complete(&self) -> bool {
         let error = self.scanner.as_ref().and_then(|of| of.text_at(ERROR));
         let is_success = self.status.is_some_and(|of| of.is_success());
-        self.is_whole && !(is_success && error.is_some())
+        self.has_ended() && !(is_success && error.is_some())
     }
 
     /// The model that it names.

@@ -315,12 +315,18 @@ impl WayOut {
 
     /// A fault with a number of what is limited, which is an amount where that is money.
     fn with_units(&self, fault: Fault, by: &Limited, (name, units): (&str, u32)) -> Fault {
-        let live = self.sidecar.live();
-        let budget = live.settings.budget_of(&by.key);
-        match budget.and_then(|budget| budget.currency.as_ref()) {
-            Some(currency) => fault.with(name, currency.show(units.into())),
+        match self.amount(by, units) {
+            Some(amount) => fault.with(name, amount),
             None => fault.with(name, units),
         }
+    }
+
+    /// A number of what is limited as an amount, where that is money.
+    fn amount(&self, by: &Limited, units: u32) -> Option<String> {
+        let live = self.sidecar.live();
+        let budget = live.settings.budget_of(&by.key)?;
+        let currency = budget.currency.as_ref()?;
+        Some(currency.show(units.into()).to_string())
     }
 
     /// That somebody has paused the key by which a call is refused, and what ends that.
@@ -353,8 +359,21 @@ impl WayOut {
         let mut fault = match at.filter(|_| wait > WORTH_WAITING) {
             Some(at) => {
                 let at = rfc3339(at);
-                let message = paused.unwrap_or_else(|| {
-                    format!("what the calls of key {key} may use is gone until {at}")
+                let shown = |by: &Limited, units: u32| {
+                    (self.amount(by, units)).unwrap_or_else(|| units.to_string())
+                };
+                let some_left = by.as_ref().filter(|(by, why)| {
+                    by.cost.pays.get() > 1
+                        && why.strategy == Strategy::Rate
+                        && why.current < why.limit
+                });
+                let message = paused.unwrap_or_else(|| match some_left {
+                    Some((by, why)) => format!(
+                        "this call may use {} of key {key}, and {} are left until {at}",
+                        shown(by, by.cost.pays.get()),
+                        shown(by, why.limit - why.current)
+                    ),
+                    None => format!("what the calls of key {key} may use is gone until {at}"),
                 });
                 Fault::new("budget_spent", message)
                     .with("next_start", at)

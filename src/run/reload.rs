@@ -287,12 +287,16 @@ impl Following {
             tracing::warn!(id = %"certificate_ends", "{concern}: {RENEW}");
         }
         self.said = concerns;
-        let left = |of: CertificateFile| {
-            let labels = vec![("setting", of.setting)];
-            (labels, of.lifetime.left() as f64)
-        };
+        let labels = |of: &CertificateFile| vec![("setting", of.setting.clone())];
+        let left = files
+            .iter()
+            .map(|of| (labels(of), of.lifetime.left() as f64));
         let name = "ojs_throttle_tls_certificate_expiry_seconds";
-        self.metrics.set_all(name, files.into_iter().map(left));
+        self.metrics.set_all(name, left);
+        let lasts = |of: &CertificateFile| of.lifetime.ends.saturating_sub(of.lifetime.begins);
+        let lasts = files.iter().map(|of| (labels(of), lasts(of) as f64));
+        let name = "ojs_throttle_tls_certificate_lifetime_seconds";
+        self.metrics.set_all(name, lasts);
     }
 
     /// Reads the file and puts it in force if it is another one.

@@ -248,7 +248,9 @@ impl Running {
         let pages = Admin::new(proxy.clone(), metrics.clone(), facts);
         let mut tasks = JoinSet::new();
         let closing = || self.closing.clone();
-        let admin = server::serve(self.admin, pages, limits, closing());
+        let of_calls = closing_of_calls(&proxy.sidecar, &self.closing);
+        let ends = self.data.as_ref().map_or(of_calls.clone(), |_| closing());
+        let admin = server::serve(self.admin, pages, limits, ends);
         tasks.spawn(boxed::work(admin));
         if let Some(data) = self.data {
             // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
@@ -261,7 +263,7 @@ impl Running {
             tasks.spawn(boxed::work(data));
         }
         for (listener, egress) in self.egress {
-            let calls = server::serve(listener, egress, call_limits(limits), closing());
+            let calls = server::serve(listener, egress, call_limits(limits), of_calls.clone());
             tasks.spawn(boxed::work(calls));
         }
         let (attending, until) = (proxy.clone(), sweeping.clone());
@@ -297,6 +299,18 @@ impl Running {
         self.closing.cancel();
         close(tasks, &self.serving, &proxy.sidecar, &stop).await;
         ended
+    }
+}
+
+/// When ports of calls are free for who comes next: once no call starts any more, while answers stream on. Whoever comes
+/// next knows nothing of slots in our memory, and waits for them to the end.
+fn closing_of_calls(sidecar: &Sidecar, closing: &CancellationToken) -> CancellationToken {
+    let live = sidecar.live();
+    let mut limits = live.settings.egress.iter().flat_map(|way| &way.limits);
+    let has_slots = limits.any(|(_, limits, _)| limits.concurrency.is_some());
+    match has_slots && !sidecar.store.is_shared() {
+        true => closing.clone(),
+        false => sidecar.calling.closed.clone(),
     }
 }
 
@@ -469,8 +483,8 @@ impl Thread {
         }
         for (addr, egress) in self.egress {
             let listener = self.net.bind_shared(addr).await?;
-            let (limits, closing) = (call_limits(self.limits), self.closing.clone());
-            let calls = server::serve(listener, egress, limits, closing);
+            let closing = closing_of_calls(&sidecar, &self.closing);
+            let calls = server::serve(listener, egress, call_limits(self.limits), closing);
             serving.spawn(boxed::work(calls));
         }
         let served = async {

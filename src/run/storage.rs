@@ -61,7 +61,7 @@ impl Outside {
     }
 
     /// Opens the same store, with what entries have used that are only tried (`mode = "shadow"`) under a name of its
-    /// own. While it does not answer, each sidecar goes on with its share.
+    /// own. While it does not answer any more, each sidecar goes on with its share.
     fn beside(&self, clock: &Clock) -> impl Fn() -> Store + Send + Sync + 'static {
         let (mut outside, clock) = (self.clone(), clock.clone());
         let namespace = match &mut outside {

@@ -62,6 +62,12 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
     let json =
         |status, body: &str| Answer::new(status, body).header("Content-Type", "application/json");
     let total = |total: &str| json(200, &format!(r#"{{"usage":{{"total_tokens":{total}}}}}"#));
+    let cut_behind = |last: &str| {
+        let text = format!("data: {chat}\n\n{last}");
+        Answer::new(200, format!("{text}: more"))
+            .header("Content-Type", "text/event-stream")
+            .cut(text.len(), Stops::Closes)
+    };
     let called = |kind: &str| Answer::new(200, chat).header("Content-Type", kind);
     let table: Vec<(&str, Answer, u64)> = vec![
         ("chat", json(200, chat), 123),
@@ -126,6 +132,22 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
             json(200, chat).cut(chat.len() - 1, Stops::Closes),
             1_016,
         ),
+        // SDKs hang up when the last event has come, before the stream has ended.
+        (
+            "cut behind the end of a chat",
+            cut_behind("data: [DONE]\n\n"),
+            123,
+        ),
+        (
+            "cut behind the end of a message",
+            cut_behind("event: message_stop\ndata: {\"type\":\"message_stop\"   }\n\n"),
+            123,
+        ),
+        (
+            "cut before the end of a chat",
+            cut_behind("data: {\"text\":\"data: [DONE]\"}\n\n"),
+            1_016,
+        ),
         ("400", json(400, "{}"), 1_016),
         ("500", json(500, "{}"), 1_016),
         // The vendor has not done these.
@@ -156,7 +178,7 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
             caller.send(method, path, &headers, body).await.status
         };
         // The caller of an answer that is cut fails.
-        assert_eq!(tokio::spawn(sent).await.is_err(), *what == "cut");
+        assert_eq!(tokio::spawn(sent).await.is_err(), what.starts_with("cut"));
         sleep(millis(50)).await;
         let now = counts(&world, "tokens").await.as_u64().unwrap();
         assert_eq!(now - before, *used, "{what}");
@@ -243,12 +265,15 @@ async fn a_refusal_costs_no_money() {
 async fn an_estimate_is_never_under_what_nobody_knows() {
     let world = World::start("", TOKENS, |_| Answer::ok()).await;
     let picture = format!("data:image/png;base64,{}", "A".repeat(60_000));
+    let words = format!("data: ;base64,{}", "lorem ipsum ".repeat(123));
     let table = [
         // Of 2 bytes one is read, and a model may write 4,096.
         (json!({}), 4_097),
         (json!({"max_output_tokens": 100, "n": 3}), 310),
         (json!({"max_tokens": 10, "prompt": "text"}), 20),
         (json!({"max_tokens": 10, "image": picture}), 1_519),
+        // Words that begin like a picture are words: 1,520 bytes.
+        (json!({"max_tokens": 10, "prompt": words}), 466),
         (
             json!({"max_tokens": 10, "previous_response_id": "r"}),
             5_000,
@@ -307,6 +332,11 @@ async fn a_key_that_cannot_be_read_is_refused() {
     assert_eq!(counts(&world, "m:a").await, 2);
     assert_eq!(world.statuses("/", 1).await, [200]);
     assert_eq!(counts(&world, "m:x_none").await, 1);
+    // A file comes in parts, and has no member.
+    let parts = "--x\r\nContent-Disposition: form-data; name=\"f\"\r\n\r\n1\r\n--x--\r\n";
+    let headers = [("content-type", "multipart/form-data; boundary=x")];
+    let upload = (world.caller).send(http::Method::POST, "/", &headers, parts.to_owned());
+    assert_eq!(upload.await.status, 200);
 }
 
 /// Points of any kind: calls say them, and answers, in headers or in bodies.
@@ -771,4 +801,36 @@ async fn a_hard_limit_of_tokens_that_counts_at_the_end_is_used_and_never_passed(
         let used = at_a_hard_vendor("end", seed).await;
         assert!(used >= 0.85, "seed {seed}: {used:.3}");
     }
+}
+
+/// What calls that are out have paid is no part of a number that is set: it is what was used without them.
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_out_take_nothing_from_a_number_that_is_set() {
+    let budget = "
+[[egress.budget]]
+name = 'tokens'
+cost = { use = 'tokens', max = 5000 }
+rate = { limit = 100000, period = 'P1D', window = 'calendar' }
+";
+    let world = World::start("control_token = \"s3cret\"\n", budget, |_| {
+        let used = r#"{"usage":{"prompt_tokens":40,"completion_tokens":10,"total_tokens":50}}"#;
+        Answer::new(200, used)
+            .header("Content-Type", "application/json")
+            .after(millis(5_000))
+    })
+    .await;
+    let set = async {
+        sleep(millis(1_000)).await;
+        let admin = world.pair.sidecar.admin().controlling("s3cret");
+        let path = "/throttle/v1/keys/tokens/usage";
+        let body = json!({"used": 20_000}).to_string();
+        let set = admin.send(http::Method::PUT, path, &[JSON], body).await;
+        assert_eq!(set.status, 200, "{}", set.text());
+    };
+    let unknown = json!({"previous_response_id": "r"});
+    let call = || ask(&world.caller, CHAT, &unknown);
+    let (.., first, second) = tokio::join!(set, call(), call());
+    assert_eq!((first.status, second.status), (200, 200));
+    sleep(millis(50)).await;
+    assert_eq!(counts(&world, "tokens").await, 20_100);
 }

@@ -6,7 +6,7 @@ use super::doctor::{doctor, finding};
 use super::prelude::*;
 use super::ways_out::way_out;
 use crate::servers::port;
-use crate::servers::vendor::{Answer, Vendor};
+use crate::servers::vendor::{Answer, FOREVER, Vendor};
 
 /// A file that limits the calls to this address, and where they go in.
 fn alone(to: SocketAddr, server: &str, more: &str) -> (String, SocketAddr) {
@@ -455,4 +455,94 @@ fn several_threads_serve_calls() {
     sidecar.signal("TERM");
     sidecar.signal("TERM");
     assert!(sidecar.ended().success(), "{}", sidecar.log());
+}
+
+/// A call whose size nobody knows counts as much as one may, and that may be less than all.
+#[test]
+fn one_call_takes_not_all_of_many_tokens() {
+    let vendor = Vendor::start(|_| {
+        let used = r#"{"usage":{"total_tokens":150}}"#;
+        let answer = Answer::new(200, used).header("Content-Type", "application/json");
+        answer.after(Duration::from_secs(3))
+    });
+    for (more, at_once) in [(&[][..], 1), (&["--max-tokens", "50000"], 4)] {
+        let options = [&["--tokens", "200000/1m", "--max-wait", "0s"], more].concat();
+        let (command, calls) = command(vendor.addr, &options);
+        let sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
+        let ask = || {
+            let body = r#"{"model":"m","previous_response_id":"r"}"#;
+            let reply = Conn::open(calls).ask("POST", "/v1/responses", body);
+            (reply.status, reply.body)
+        };
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..5).map(|_| scope.spawn(ask)).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let done = all.iter().filter(|(status, _)| *status == 200).count();
+        assert_eq!(done, at_once, "{all:?}");
+        if at_once > 1 {
+            // They have used next to nothing.
+            assert_eq!(ask().0, 200, "{}", sidecar.log());
+        }
+    }
+}
+
+/// A stream that is out keeps the ports from nobody who comes next: they are closed with the last call that starts.
+#[test]
+fn who_comes_next_waits_for_no_stream() {
+    let vendor = Vendor::start(|_| Answer::ok().after(FOREVER));
+    let limits = "rate = { limit = 100, period = \"1m\" }\n";
+    let (text, calls) = alone(vendor.addr, "drain_min = \"1s\"", limits);
+    let (dir, path) = file(&text);
+    let mut sidecar = Sidecar::spawn(run_at(path), dir);
+    let mut stream = Conn::open(calls);
+    stream.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    wait("the call is out", || vendor.calls().len() == 1);
+    sidecar.signal("TERM");
+    for port in [calls, sidecar.admin] {
+        wait("the port is free", || {
+            std::net::TcpListener::bind(port).is_ok()
+        });
+    }
+    assert!(sidecar.runs(), "the stream is still out");
+    sidecar.signal("TERM");
+    sidecar.ended();
+}
+
+/// What is left of a budget is hardly ever nothing, and calls are refused all the same.
+#[test]
+fn why_says_that_little_is_left_of_a_budget() {
+    let vendor = Vendor::start(|_| {
+        let used = r#"{"usage":{"total_tokens":900}}"#;
+        Answer::new(200, used).header("Content-Type", "application/json")
+    });
+    let options = ["--tokens", "1000/1h", "--max-wait", "0s"];
+    let (command, calls) = command(vendor.addr, &options);
+    let sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
+    let ask = || {
+        let body = r#"{"model":"m","max_tokens":500}"#;
+        Conn::open(calls).ask("POST", "/v1/chat/completions", body)
+    };
+    assert_eq!(ask().status, 200);
+    let refused = ask();
+    assert_eq!(refused.status, 429);
+    let error = &refused.json()["error"];
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("and 100 are left until"),
+        "{error}"
+    );
+    let key = error["details"]["key"].as_str().unwrap();
+    let path = format!("/throttle/v1/why?key={key}");
+    let why = get(sidecar.admin, &path).json();
+    assert_eq!(why["cause"], "little left", "{why}");
+    assert!(
+        why["why"]
+            .as_str()
+            .unwrap()
+            .starts_with("100 of 1000 are left of"),
+        "{why}"
+    );
 }
