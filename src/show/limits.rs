@@ -378,6 +378,8 @@ async fn key_view(
     let live = &facts.now.live;
     if let Some(budget) = live.settings.budget_of(key) {
         (view.unit, view.currency) = (budget.unit(), budget.currency.clone());
+        // What the calls may use that wait is not known here.
+        view.done = None;
     }
     view.limited.cost = Cost::ONE;
     // A store that is lost may know more.

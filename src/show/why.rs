@@ -595,10 +595,16 @@ impl Asker<'_> {
             all.extend(find::no_jobs(self.now(), queue, elsewhere));
         }
         if all.iter().all(Cause::lets_start) {
-            all.push(match self.sidecar().config().calls_only() {
-                true => Cause::new(&causes::OPEN_TO_CALLS, &[]),
-                false => find::open(found.applied.is_empty(), self.may_have_keys(found.queue)),
-            });
+            let little = found
+                .applied
+                .iter()
+                .find_map(|one| find::little_left(self.sidecar(), &one.view));
+            all.push(
+                little.unwrap_or_else(|| match self.sidecar().config().calls_only() {
+                    true => Cause::new(&causes::OPEN_TO_CALLS, &[]),
+                    false => find::open(found.applied.is_empty(), self.may_have_keys(found.queue)),
+                }),
+            );
         }
         all.extend(aside);
         all.extend(of_services(self.sidecar(), |way| self.calls_by(way, found)));

@@ -26,7 +26,7 @@ const BLAMELESS: [&str; 7] = [
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
 /// backend knows, an upstream that is none or refuses a worker, services that give no answer, what evades the limits, what is refused or
 /// dropped, sidecars without a backend, and policies as a whole.
-const STAGED_ELSEWHERE: [&str; 23] = [
+const STAGED_ELSEWHERE: [&str; 24] = [
     "login refused",
     "held elsewhere",
     "files differ",
@@ -48,6 +48,7 @@ const STAGED_ELSEWHERE: [&str; 23] = [
     "in a subqueue",
     "not seen",
     "no calls",
+    "little left",
     "not in file",
     "each key",
 ];

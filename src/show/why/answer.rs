@@ -160,7 +160,8 @@ pub(super) fn limit_facts<'a>(
         Space::Policy => one.policy == limited.policy,
         Space::Job | Space::Queue => one.shares_key(limited),
     };
-    let rows: Vec<&Row> = rows.collect();
+    let mut rows: Vec<&Row> = rows.collect();
+    rows.sort_by_key(|row| !hangs(row));
     let slots = rows.iter().take(SHOWN).map(|row| {
         let of = row.claimed.limited.iter().find(is_it);
         json!({
@@ -182,7 +183,12 @@ pub(super) fn limit_facts<'a>(
         "state": serde_json::from_str::<Value>(&view.to_json()).unwrap_or_default(),
         "slots": slots.collect::<Vec<_>>(),
     });
-    let more = rows.len().saturating_sub(SHOWN);
+    // Not every row is read where very many are out.
+    let known = match view.unit {
+        "starts" => rows.len().max(view.usage.active as usize),
+        _ => rows.len(),
+    };
+    let more = known.saturating_sub(rows.len().min(SHOWN));
     if let Some(facts) = facts.as_object_mut().filter(|_| more > 0) {
         facts.insert("more_slots".to_owned(), more.into());
     }

@@ -75,6 +75,20 @@ pub(in crate::show) async fn of_limit(
     (None, cause)
 }
 
+/// That a budget has less left than one of its calls may use.
+pub(super) fn little_left(sidecar: &Sidecar, view: &LimitView) -> Option<Cause> {
+    let live = sidecar.live();
+    let budget = live.settings.budget_of(&view.limited.key)?;
+    let refusal = view.refused("", budget.max.get())?;
+    let left = refusal.limit.saturating_sub(refusal.current);
+    let known: [(&str, &dyn Display); 3] = [
+        ("left", &view.shown(left)),
+        ("limit", &view.shown(refusal.limit)),
+        ("what", &named(view.limited.space, &view.name)),
+    ];
+    Some(Cause::new(&causes::LITTLE_LEFT, &known))
+}
+
 /// That a policy limits each of its keys alone, and which of those that are known have no room.
 pub(super) fn each_key(policy: &str, keys: usize, full: &[String]) -> Cause {
     let named_ones = full.iter().take(NAMED).map(|name| quoted(name));

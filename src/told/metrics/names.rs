@@ -30,6 +30,8 @@ counted! {
     Returned "ojs_throttle_returned_jobs_total";
     /// A held job was cancelled, deleted, settled or lost behind our back.
     HoldLost "ojs_throttle_hold_lost_total";
+    /// A held job expired before it could start.
+    HeldExpired "ojs_throttle_hold_expired_total";
     /// A slot ended without an ACK or a nack: its deadline passed and the backend said so.
     SlotReclaimed "ojs_throttle_slots_reclaimed_total";
     /// A running job was found that this sidecar had not handed out, and was given its slots.
@@ -196,6 +198,9 @@ series! {
     /// Held jobs that were cancelled, settled or taken back by the backend, or that no worker asked for. Jobs that a
     /// sibling took over do not count.
     counter "ojs_throttle_hold_lost_total" [] of jobs;
+    /// Held jobs whose `expires_at` came before a limit had room for them. The backend discards them, as it does with
+    /// what expires in its queues.
+    counter "ojs_throttle_hold_expired_total" [] of jobs;
     /// Slots that ended because their job had ended without a word. Its worker died, or it had ended through a sibling.
     counter "ojs_throttle_slots_reclaimed_total" [] of jobs;
     /// Running jobs that were found and given their slots, after a restart, a reload or a first limit of their queue
@@ -276,6 +281,8 @@ series! {
     /// For how many seconds more the first certificate in a file is good; below 0 it has ended. The setting is the one
     /// that names the file.
     gauge "ojs_throttle_tls_certificate_expiry_seconds" [setting];
+    /// For how many seconds that certificate is good in all.
+    gauge "ojs_throttle_tls_certificate_lifetime_seconds" [setting];
     /// Open event streams.
     gauge "ojs_throttle_event_subscribers" [] from 0;
     /// Events of the sidecar's own that were put into event streams.
