@@ -426,6 +426,9 @@ pub struct EgressArgs {
     /// So many tokens of models in any such time, such as 200000/1m
     #[arg(long, value_name = "N/PERIOD", value_parser = rate, allow_hyphen_values = true)]
     pub tokens: Option<Value>,
+    /// The most tokens that one call counts, which one of unknown size pays [default: all of them]
+    #[arg(long, value_name = "N", requires = "tokens")]
+    pub max_tokens: Option<u64>,
     /// Which calls share the limits and the tokens, such as shop:{header.X-Shop} [default: all of them]
     #[arg(long, value_name = "TEMPLATE")]
     pub key: Option<String>,
@@ -497,13 +500,18 @@ impl EgressArgs {
                 "cost",
                 self.tokens
                     .as_ref()
-                    .map(|of| format!("{{ use = \"tokens\", max = {} }}", of["limit"])),
+                    .map(|of| format!("{{ use = \"tokens\", max = {} }}", self.most(of))),
             ),
             ("rate", self.tokens.as_ref().map(pace)),
         ];
         let lines = lines.into_iter();
         let lines = lines.filter_map(|(name, value)| Some(format!("{name} = {}\n", value?)));
         lines.collect::<String>().trim_start().to_owned()
+    }
+
+    /// How many tokens one call may count. One whose size nobody knows counts so many until its answer tells.
+    fn most(&self, tokens: &Value) -> u64 {
+        self.max_tokens.or(tokens["limit"].as_u64()).unwrap_or(1)
     }
 
     /// How long a call waits: as long as all tokens need to come free, if nobody says.
@@ -539,7 +547,7 @@ pub struct Doctor {
     #[arg(long, value_name = "URL")]
     pub upstream: Option<BackendAt>,
     /// Find out what the backend does, with a few jobs in a queue of its own that is cleaned up
-    /// afterwards (2 to 10 s), and whether the store may be written to
+    /// afterwards (2 to 50 s), and whether the store may be written to
     #[arg(long)]
     pub probe: bool,
     /// Say only what becomes of calls to this host: which way out takes them, their key and limits, and whether its
@@ -828,7 +836,7 @@ pub struct Dev {
     /// Where metrics and health are [default: 127.0.0.1:9091]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub admin_listen: Option<SocketAddr>,
-    /// A TOML file with policies; its `listen` and `upstream` are not used
+    /// A TOML file with policies; its `listen` and `upstream`, and a store over the network, are not used
     #[arg(short, long, value_name = "PATH")]
     pub config: Option<PathBuf>,
 }

@@ -2,9 +2,13 @@
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+
+/// How long a manager may take to read.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The sidecar serves, or does so again after [`reloading`].
 pub fn ready() {
@@ -42,20 +46,29 @@ fn tell(state: &[NotifyState<'_>]) {
     }
 }
 
-/// The library knows sockets in the file system alone.
+/// Whoever does not read is not waited for: requests are served on this thread.
 fn send(state: &[NotifyState<'_>]) -> io::Result<()> {
-    let socket = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
-    match socket.as_bytes().strip_prefix(b"@") {
+    let name = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
+    if name.is_empty() {
+        return Ok(());
+    }
+    let said: String = state.iter().map(|one| format!("{one}\n")).collect();
+    let socket = UnixDatagram::unbound()?;
+    // A sign of life that is not read is no loss, and the first word must not be lost.
+    match state {
+        [NotifyState::Watchdog] => socket.set_nonblocking(true)?,
+        _ => socket.set_write_timeout(Some(PATIENCE))?,
+    }
+    match name.as_bytes().strip_prefix(b"@") {
         #[cfg(target_os = "linux")]
         Some(name) => {
             use std::os::linux::net::SocketAddrExt;
-            use std::os::unix::net::{SocketAddr, UnixDatagram};
-            let said: String = state.iter().map(|one| format!("{one}\n")).collect();
-            let socket = SocketAddr::from_abstract_name(name)?;
-            UnixDatagram::unbound()?.send_to_addr(said.as_bytes(), &socket)?;
-            Ok(())
+            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+            socket.send_to_addr(said.as_bytes(), &address)?;
         }
-        _ if socket.is_empty() => Ok(()),
-        _ => sd_notify::notify(state),
+        _ => {
+            socket.send_to(said.as_bytes(), name)?;
+        }
     }
+    Ok(())
 }

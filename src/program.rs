@@ -6,6 +6,7 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -349,7 +350,7 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
     let bound_at = bound.as_ref().and_then(|bound| bound.local_addr().ok());
     let backend: Result<BaseUrl, String> = format!("http://{}", bound_at.unwrap_or(listen)).parse();
     let token = variable(TOKEN).unwrap_or_else(|| format!("{:016x}", seed()));
-    let overrides = CommandLine {
+    let mut overrides = CommandLine {
         listen: Some(args.listen),
         admin_listen: args.admin_listen,
         upstream: Some(BackendAt(Some(backend.map_err(anyhow::Error::msg)?))),
@@ -358,7 +359,14 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         control_token: Some(Secret::new(&*token)),
         ..CommandLine::of_environment()
     };
-    let settings = Settings::load_with(args.config.as_deref(), &overrides)?;
+    let mut settings = Settings::load_with(args.config.as_deref(), &overrides)?;
+    // A file of production names production's store, in which each slot and each pause would be real.
+    let url = &settings.store.url;
+    if matches!(url, StoreUrl::Redis(_) | StoreUrl::Postgres(_)) {
+        overrides.no_network_store = true;
+        settings.store.url = StoreUrl::Memory;
+        tell("dev counts in memory: store.url is left alone");
+    }
     let is_ours = settings.server.control_token == overrides.control_token;
     if is_ours && variable(TOKEN).is_none() {
         tell(&format!("to change limits by hand: export {TOKEN}={token}"));
@@ -421,7 +429,9 @@ fn start(
 fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
     let (runtime, mut signals) = watched_runtime()?;
     let settings = Settings::load_with(args.config.as_deref(), &args.overrides())?;
+    let stop = CancellationToken::new();
     let env = doctor::DoctorEnv {
+        stop: stop.clone(),
         net: Net::Tcp,
         clock: Clock::new(unix_micros()),
         seed: seed(),
@@ -429,10 +439,19 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
         host: args.host.clone(),
     };
     let report = runtime.block_on(async {
+        let mut examining = pin!(doctor::examine(&settings, env));
         tokio::select! {
-            report = doctor::examine(&settings, env) => Ok(report),
-            () = signals.any() => anyhow::bail!("told to end before everything was looked at"),
+            report = &mut examining => return Ok(report),
+            () = signals.any() => stop.cancel(),
         }
+        if args.probe {
+            // Its jobs go first, unless somebody cannot wait for that.
+            tokio::select! {
+                _report = examining => {}
+                () = signals.any() => {}
+            }
+        }
+        anyhow::bail!("told to end before everything was looked at")
     });
     // A look-up of a name that gets no answer must not keep the process.
     runtime.shutdown_background();
@@ -508,9 +527,10 @@ async fn serve(
     };
     let env = Env {
         net: Net::Tcp,
+        // A reset would be one of all who share it.
+        reset: matches!(mode, Mode::Dev) && matches!(settings.store.url, StoreUrl::Memory),
         store: opened,
         seed,
-        reset: matches!(mode, Mode::Dev),
     };
     let egress: Vec<_> = settings.egress.iter().map(|of| of.name.clone()).collect();
     let mut running = tokio::select! {

@@ -20,13 +20,17 @@ pub struct CertificateFile {
 }
 
 impl CertificateFile {
-    /// What is to be said of it, if it is not good now, or for 14 days more at most.
+    /// What is to be said of it, if it is not good now, or for 14 days more at most, and of one that is made for less
+    /// than six weeks for a third of its life.
     pub fn concern(&self) -> Option<String> {
         let Lifetime { begins, ends } = self.lifetime;
+        let soon = (ends.saturating_sub(begins) / 3)
+            .min(1_209_600)
+            .cast_signed();
         let (what, when) = match self.lifetime.left() {
             _ if tls::now() < begins => ("is not good before", begins),
             ..0 => ("was good until", ends),
-            0..=1_209_600 => ("ends at", ends),
+            left if left <= soon => ("ends at", ends),
             _ => return None,
         };
         let when = duration::rfc3339(when.saturating_mul(1_000_000));
@@ -73,5 +77,28 @@ impl Settings {
             let (next, last) = next.as_ref().zip(last.as_ref())?;
             (last.listener().is_good() && !next.listener().is_good()).then_some(setting)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many certificates are made for a week: to tell of each from its first day on would be to tell of nothing.
+    #[test]
+    fn a_short_life_is_of_no_concern_until_its_last_third() {
+        const DAY: i64 = 86_400;
+        let concern = |lasts: i64, left: i64| {
+            let ends = tls::now().saturating_add_signed(left);
+            let begins = ends.saturating_add_signed(-lasts);
+            let file = CertificateFile {
+                setting: "store.ca_file".to_owned(),
+                lifetime: Lifetime { begins, ends },
+            };
+            file.concern().is_some()
+        };
+        assert!(concern(365 * DAY, 13 * DAY) && !concern(365 * DAY, 15 * DAY));
+        assert!(concern(6 * DAY, DAY) && !concern(6 * DAY, 3 * DAY));
+        assert!(concern(6 * DAY, -1));
     }
 }

@@ -27,6 +27,8 @@ pub struct CommandLine {
     pub admin_listen: Option<SocketAddr>,
     /// In place of `server.upstream`.
     pub upstream: Option<BackendAt>,
+    /// Whether `memory:` takes the place of a store over the network.
+    pub no_network_store: bool,
     /// Where the file has no `server.drain_min`; the file wins.
     pub drain_min: Option<Duration>,
     /// Where the file has no `server.control_token`; the file wins.

@@ -234,6 +234,14 @@ fn sections<'r>(
     }
     add_password(&mut settings, tables.table("store"));
     check_store(&settings, tables.table("store"));
+    if overrides.no_network_store
+        && matches!(
+            settings.store.url,
+            StoreUrl::Redis(_) | StoreUrl::Postgres(_)
+        )
+    {
+        settings.store.url = StoreUrl::Memory;
+    }
     check_addresses(&settings, tables.table("server"));
     check_drain(&settings, tables.table("server"));
     check_egress(&settings, tables.table("server"));
@@ -472,6 +480,12 @@ fn check_addresses(settings: &Settings, file: &mut TomlTable<'_>) {
         };
         let title = "`server.listen` and `server.admin_listen` are the same";
         file.error(&span, title, "give each its own port");
+    }
+    let base = settings.upstream.url.as_ref().map(|url| &*url.base);
+    if base.is_some_and(|base| base.ends_with("/ojs/v1")) {
+        let title = "`server.upstream` ends with a part of the paths of OJS";
+        let hint = "leave `/ojs/v1` out: each path begins with it";
+        file.error(&file.span_of("upstream"), title, hint);
     }
     let own = ports.into_iter().find(|(_, port)| {
         let url = settings.upstream.url.as_ref();

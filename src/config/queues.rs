@@ -90,6 +90,28 @@ fn one_price(
     }
 }
 
+/// Warns of a queue whose own number is never reached: a pattern that matches it allows less.
+fn warn_of_less(
+    root: &TomlTable<'_>,
+    earlier: &[QueueLimits],
+    name: &Pattern,
+    limits: &Limits,
+    span: &Range<usize>,
+) {
+    let hides = |other: &&QueueLimits| match (other.name.is_glob(), name.is_glob()) {
+        (true, false) => other.name.matches(name.as_str()) && other.limits.is_less(limits),
+        (false, true) => name.matches(other.name.as_str()) && limits.is_less(&other.limits),
+        _ => false,
+    };
+    if let Some(other) = earlier.iter().find(hides) {
+        let (name, other) = (name.as_str(), other.name.as_str());
+        let title =
+            format!("queues {other:?} and {name:?} match one queue, and the pattern allows less");
+        let hint = "a queue is held to the limits of all entries that match it: give the pattern the larger number";
+        root.warn(span, title, hint);
+    }
+}
+
 /// Reports what keeps the queues of an entry from having subqueues, whose names stand in the backend for ever.
 fn refuse_subqueues(
     table: &mut TomlTable<'_>,
@@ -265,6 +287,7 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
             // A bound alone must not make FETCHes of the queue look for limits.
             if limits != Limits::default() {
                 one_price(root, earlier, &name, &prices, &written.at);
+                warn_of_less(root, earlier, &name, &limits, &written.at);
                 let of = |sample| QueueLimits {
                     name: name.clone(),
                     limits: limits.clone(),

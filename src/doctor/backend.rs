@@ -18,6 +18,8 @@ use crate::store::sidecar_of;
 use crate::wire::upstream::{Reply, Upstream};
 use crate::{duration, run};
 
+/// How long a claim lasts where the backend says it by itself.
+const HALF_A_MINUTE: Duration = Duration::from_secs(32);
 const PART: &str = "backend";
 /// How long most SDKs sleep after an empty FETCH.
 const POLL: Duration = Duration::from_secs(1);
@@ -69,7 +71,8 @@ pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut D
         return report.unknown();
     }
     let mut probe = Probe::new(&backend, env.seed);
-    let result = probe.run().await;
+    let stopped = env.stop.run_until_cancelled(probe.run()).await;
+    let result = stopped.unwrap_or_else(|| Err(anyhow::anyhow!("it was told to end")));
     let left = probe.clean().await;
     let says = format!("queue {}", probe.queue());
     report.add(PART, "probe", Evidence::Probed, says);
@@ -199,7 +202,7 @@ fn tell_nameless(status: StatusCode, report: &mut Diagnosis) -> bool {
         401 | 403 => report.but(Severity::Fail, "set upstream.token to one that may read it"),
         404 => report.but(
             Severity::Warn,
-            "if OJS is elsewhere there, add its base path to server.upstream",
+            "server.upstream is the address alone, or with the base path below which OJS is: `/ojs/v1` is no part of it",
         ),
         500.. => report.but(
             Severity::Fail,
@@ -423,7 +426,8 @@ fn judge(
     let is_harmless = probed.requeue.as_ref().map(Result::is_ok);
     requeue.tell_probed(is_harmless, burns.as_deref(), report);
     report.add(PART, "visibility", Evidence::Probed, probed.visibility());
-    if probed.lasted.is_none() {
+    let lasted = probed.lasted.or(probed.by_itself);
+    if lasted.is_none_or(|lasted| lasted > HALF_A_MINUTE) {
         report.but(
             Severity::Warn,
             "let a worker die with a job: if that is active for longer than 30 s, dead workers keep their slots, and \

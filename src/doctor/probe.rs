@@ -31,8 +31,10 @@ pub(super) struct Probed {
     pub(super) first_attempt: Option<u32>,
     /// Whether giving a job back is harmless, or why not. `None` if no FETCH showed the attempt.
     pub(super) requeue: Option<Result<(), String>>,
-    /// How long a claim for [`VISIBILITY`] lasted. `None` if it lasted longer than the probe waited.
+    /// How long a claim for [`VISIBILITY`] lasted. `None` if it lasted longer than [`PATIENCE`].
     pub(super) lasted: Option<Duration>,
+    /// How long it lasted then, where the probe saw its end.
+    pub(super) by_itself: Option<Duration>,
     /// Whether a heartbeat kept a job that it did not name. `None` if nothing ran out to compare with, or everything
     /// ran out at once: then nobody knows.
     pub(super) worker_liveness: Option<bool>,
@@ -46,12 +48,16 @@ impl Probed {
     /// For people.
     pub(super) fn visibility(&self) -> String {
         let asked = VISIBILITY.as_secs();
-        match self.lasted {
-            Some(lasted) => format!(
+        match (self.lasted, self.by_itself) {
+            (Some(lasted), _) => format!(
                 "heeded at FETCH: a claim for {asked} s was over after {:.1} s",
                 lasted.as_secs_f64()
             ),
-            None => format!(
+            (None, Some(lasted)) => format!(
+                "not heeded at FETCH: a claim for {asked} s was over after {:.1} s",
+                lasted.as_secs_f64()
+            ),
+            (None, None) => format!(
                 "not heeded at FETCH: a claim for {asked} s was not over after {} s",
                 PATIENCE.as_secs()
             ),
@@ -104,7 +110,7 @@ impl<'a> Probe<'a> {
         let beaten = Instant::now();
         self.beat(&named, VISIBILITY_MS).await?;
         let lasted = self.runs_out(&alone, claimed, PATIENCE).await?;
-        let (mut worker_liveness, mut from_start) = (None, None);
+        let (mut worker_liveness, mut from_start, mut by_itself) = (None, None, None);
         if lasted.is_some() {
             // The backend may look at these claims a moment later.
             sleep(LOOK * 3).await;
@@ -113,7 +119,7 @@ impl<'a> Probe<'a> {
                 (worker_liveness, from_start) = (Some(by_worker), Some(unmoved));
             }
         } else {
-            worker_liveness = self
+            (worker_liveness, by_itself) = self
                 .keeps_unnamed(&alone, &named, &unnamed, claimed)
                 .await?;
         }
@@ -121,6 +127,7 @@ impl<'a> Probe<'a> {
             first_attempt,
             requeue,
             lasted,
+            by_itself,
             worker_liveness,
             from_start,
             stats,
@@ -137,28 +144,29 @@ impl<'a> Probe<'a> {
         self.post("workers/heartbeat", beat).await.map(drop)
     }
 
-    /// Whether a heartbeat keeps a job that it does not name, where claims do not last as long as the FETCH says.
+    /// Whether a heartbeat keeps a job that it does not name, where claims do not last as long as the FETCH says; and how
+    /// long one lasts.
     async fn keeps_unnamed(
         &self,
         alone: &str,
         named: &str,
         unnamed: &str,
         claimed: Instant,
-    ) -> anyhow::Result<Option<bool>> {
+    ) -> anyhow::Result<(Option<bool>, Option<Duration>)> {
         // The first heartbeat was for a short time: where that was heeded, it has shown for whom.
         match (self.active(named).await?, self.active(unnamed).await?) {
             (true, true) => {}
-            (false, unnamed) => return Ok(Some(!unnamed)),
-            (true, false) => return Ok(None),
+            (false, unnamed) => return Ok((Some(!unnamed), None)),
+            (true, false) => return Ok((None, None)),
         }
         self.beat(named, KEPT_MS).await?;
-        if self.runs_out(alone, claimed, LONG).await?.is_none() {
-            return Ok(None);
-        }
+        let Some(lasted) = self.runs_out(alone, claimed, LONG).await? else {
+            return Ok((None, None));
+        };
         // The backend may look at these claims a moment later.
         sleep(LOOK * 3).await;
         let (named, unnamed) = (self.active(named).await?, self.active(unnamed).await?);
-        Ok(named.then_some(unnamed))
+        Ok((named.then_some(unnamed), Some(lasted)))
     }
 
     /// Gives back a job on its last attempt, and sees what that costs it.

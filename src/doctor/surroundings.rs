@@ -1,5 +1,7 @@
 //! What the doctor looks at things with.
 
+use tokio_util::sync::CancellationToken;
+
 use crate::net::Net;
 use crate::store::Clock;
 
@@ -15,6 +17,8 @@ pub struct DoctorEnv {
     pub seed: u64,
     /// Whether to run jobs of the doctor's own through the backend, and to write one number to the store.
     pub probe: bool,
+    /// Somebody wants it to end: the probe stops, and what it left is cleaned up.
+    pub stop: CancellationToken,
     /// The host of which alone it is told what becomes of calls to it; `None`: everything is looked at.
     pub host: Option<String>,
 }

@@ -153,6 +153,19 @@ impl Limits {
     pub fn counts_time(&self) -> bool {
         !self.rates.is_empty() || self.throttle.is_some()
     }
+
+    /// Whether one of these allows less than its like in `other`, which is never reached beside it.
+    pub fn is_less(&self, other: &Limits) -> bool {
+        let is_like = |(rate, other): &(&Rate, &Rate)| {
+            (rate.period, &rate.window) == (other.period, &other.window)
+        };
+        let mut rates = (self.rates.iter())
+            .flat_map(|rate| other.rates.iter().map(move |other| (rate, other)))
+            .filter(is_like);
+        let slots = self.concurrency.zip(other.concurrency);
+        slots.is_some_and(|(slots, other)| slots < other)
+            || rates.any(|(rate, other)| rate.limit < other.limit)
+    }
 }
 
 /// What happens to a job that may not start (rate-limiting text, section 6.2).

@@ -106,6 +106,23 @@ fn path_of(table: &str, name: &str) -> String {
 /// Suggests a near name of this table, else the table that has this name, else all names of this one.
 fn advice(known: &BTreeMap<String, BTreeSet<&'static str>>, table: &str, name: &str) -> String {
     let here = known.get(table).cloned().unwrap_or_default();
+    let meant = match (table, name) {
+        ("policy", "queue" | "type" | "meta" | "queues") => {
+            Some("match = { … }, such as match = { queue = \"mail\" }")
+        }
+        ("queue", "limit" | "max") => {
+            Some("max_depth = 1000, concurrency = 5 or rate = { limit = 100, period = \"1m\" }")
+        }
+        ("policy" | "queue" | "egress", "limit" | "period" | "max") => {
+            Some("rate = { limit = 100, period = \"1m\" }, or concurrency = 5")
+        }
+        ("egress", "tokens" | "money") => Some("[[egress.budget]] below the entry"),
+        ("", "upstream" | "listen" | "admin_listen") => Some("it below [server]"),
+        _ => None,
+    };
+    if let Some(meant) = meant {
+        return format!("write {meant}");
+    }
     if let Some(near) = nearest(name, here.iter().copied()) {
         return format!("did you mean `{near}`?");
     }

@@ -77,7 +77,7 @@ fn a_client_s_certificate_that_has_ended_opens_and_keeps_no_connection() {
     let backend = Backend::start(Lax::spec());
     let tls = format!("tls = {}", asking(&ca.server("server"), &ca.file()));
     let sidecar = Sidecar::run(&config(backend.addr, &tls, ""));
-    let brief = ca.lasting("brief", "DNS:brief", -60, 12);
+    let brief = ca.lasting("brief", "DNS:brief", -60, 20);
     let mut kept = Secure::open(&client(&ca, &brief), sidecar.data);
     kept.asks().unwrap();
     // Whoever resumes a session shows no certificate at all.
@@ -149,7 +149,7 @@ fn a_ca_that_is_removed_keeps_no_connection_of_its_clients() {
 #[test]
 fn certificates_that_end_are_told_by_check_start_doctor_and_metrics() {
     let ca = Ca::new();
-    let soon = ca.lasting("soon", HERE, -60, 5 * DAY);
+    let soon = ca.lasting("soon", HERE, -20 * DAY, 5 * DAY);
     let over = ca.lasting("over", HERE, -9 * DAY, -DAY);
     let early = ca.lasting("early", HERE, DAY, 30 * DAY);
     let good = ca.lasting("good", HERE, -DAY, 90 * DAY);

@@ -182,3 +182,15 @@ fn a_dev_follows_a_dev() {
     let health = get(next.data, "/ojs/v1/health");
     assert_eq!(health.status, 200, "{health:?}");
 }
+
+/// A file of production names production's store, in which a pause, a slot and a reset would be real.
+#[test]
+fn a_store_of_others_is_left_alone() {
+    let store = "[store]\nurl = \"redis://127.0.0.1:1\"\n";
+    let (dir, path) = file(format!("{STRIPE}{store}"));
+    let sidecar = Sidecar::spawn(dev_with(&path), dir);
+    let state = get(sidecar.admin, "/throttle/v1/state").json();
+    assert_eq!(state["store"]["kind"], "memory", "{state}");
+    let log = sidecar.log();
+    assert!(log.contains("store.url is left alone"), "{log}");
+}

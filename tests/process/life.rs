@@ -51,7 +51,7 @@ fn a_service_manager_hears_how_it_is() {
     let (dir, mut command) = run_with(config(backend.addr, "", ""));
     command.env("NOTIFY_SOCKET", manager.dir.path().join("notify"));
     command
-        .env("WATCHDOG_USEC", "100000")
+        .env("WATCHDOG_USEC", "1000000")
         .env_remove("WATCHDOG_PID");
     let mut sidecar = Sidecar::spawn(command, dir);
     assert_eq!(manager.next().trim(), "READY=1");

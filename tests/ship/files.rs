@@ -616,6 +616,7 @@ const LEFT_OUT: [(&str, &[&str]); 4] = [
         "for who looks for a fault of an SDK or a backend",
         &[
             "ojs_throttle_costs_replaced_total",
+            "ojs_throttle_hold_expired_total",
             "ojs_throttle_upstream_nonsense_total",
             "ojs_throttle_settle_replays_total",
             "ojs_throttle_repairs_total",

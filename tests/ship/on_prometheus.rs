@@ -38,6 +38,8 @@ const FETCHED: &str =
 /// The backend of the load never answers so.
 const FAILED: &str =
     r#"ojs_throttle_upstream_request_duration_seconds_count{op="fetch",code="500""#;
+const CERTIFICATE_LEFT: &str = "ojs_throttle_tls_certificate_expiry_seconds";
+const CERTIFICATE_LASTS: &str = "ojs_throttle_tls_certificate_lifetime_seconds";
 const OF_SIDECAR: &[&str] = &["instance", "job"];
 
 const CASES: [Case; 24] = [
@@ -119,16 +121,21 @@ const CASES: [Case; 24] = [
         at: "6m",
         value: "",
         labels: &["instance", "job", "setting"],
-        fires: &[(
-            "ojs_throttle_tls_certificate_expiry_seconds",
-            "a",
-            "1000000x20",
-        )],
-        quiet: &[&[(
-            "ojs_throttle_tls_certificate_expiry_seconds",
-            "a",
-            "1300000x20",
-        )]],
+        fires: &[
+            (CERTIFICATE_LEFT, "a", "1000000x20"),
+            (CERTIFICATE_LASTS, "a", "7776000x20"),
+        ],
+        quiet: &[
+            &[
+                (CERTIFICATE_LEFT, "a", "1300000x20"),
+                (CERTIFICATE_LASTS, "a", "7776000x20"),
+            ],
+            // One of a week.
+            &[
+                (CERTIFICATE_LEFT, "a", "300000x20"),
+                (CERTIFICATE_LASTS, "a", "604800x20"),
+            ],
+        ],
     },
     Case {
         alert: "OjsThrottleLimitsMultiplied",
