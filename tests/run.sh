@@ -10,6 +10,8 @@ set -uo pipefail
 # With UPDATE=1 a test writes the page that it should judge.
 unset UPDATE
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# Some tests open thousands of connections, and a shell may allow 1,024.
+ulimit -Sn "$(ulimit -Hn)"
 
 services=redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,openai,boto3,octokit,chromium,tools,official
 without=" " only="" nights="" skip=() left_out=() why=()

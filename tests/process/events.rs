@@ -405,7 +405,7 @@ fn who_does_not_read_costs_bounded_memory_and_no_throughput() {
     let asleep: Vec<_> = (0..20).map(|_| Subscriber::narrow(sidecar.data)).collect();
     // Until every buffer on the way to those who sleep is full.
     churn(&sidecar, JOBS);
-    let before = sidecar.status("VmRSS");
+    let before = sidecar.status("RssAnon");
     // By turns, because what else the machine does makes both slower; and more often where it does much.
     let (mut alone, mut with, mut times) = (u64::MAX, u64::MAX, 1);
     while times < 4 || (with * 2 >= alone * 3 && times < 12) {
@@ -413,7 +413,7 @@ fn who_does_not_read_costs_bounded_memory_and_no_throughput() {
         with = with.min(churn(&sidecar, JOBS));
         times += 1;
     }
-    let grown = sidecar.status("VmRSS").saturating_sub(before);
+    let grown = sidecar.status("RssAnon").saturating_sub(before);
     println!(
         "{JOBS} starts: {alone} ticks alone, {with} with 20 who do not read; grown by {grown} kB"
     );

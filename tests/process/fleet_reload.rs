@@ -73,5 +73,5 @@ pub fn limits_change_and_starts_go_on(url: &str) {
     eprintln!("longest without a start after each change: {longest:?}");
     // The machine may be busy once or twice.
     let paused = longest.iter().filter(|longest| **longest > PAUSE).count();
-    assert!(paused < CHANGES / 3, "{longest:?}");
+    assert!(paused <= CHANGES / 3, "{longest:?}");
 }

@@ -193,7 +193,7 @@ pub fn the_setting_comes_and_goes(url: &str) {
         let backlog: Vec<String> = backlog.collect();
         // All but the heads wait in the backend.
         assert!(waiting_apart(&backend) > 60);
-        let at = std::time::SystemTime::now() + Duration::from_secs(8);
+        let at = std::time::SystemTime::now() + Duration::from_secs(20);
         let at = at.duration_since(std::time::UNIX_EPOCH).unwrap();
         let at = ojs_throttle::duration::rfc3339(at.as_micros() as u64);
         let late = store(

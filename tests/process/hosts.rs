@@ -231,7 +231,7 @@ fn thousands_of_hosts_keep_a_few_connections_and_no_memory() {
     // Keys have places of their own in the store.
     let sidecar = Sidecar::run(&config.replace("{host}", "all"));
     let descriptors = format!("/proc/{}/fd", sidecar.pid());
-    let kept = || sidecar.status("VmRSS");
+    let kept = || sidecar.status("RssAnon");
     let mut conn = Conn::open(calls);
     let mut call = |nth: u32| {
         let host = host(nth);

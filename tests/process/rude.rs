@@ -83,7 +83,7 @@ fn garbage_on_both_ports() {
         "{}",
         sidecar.log()
     );
-    let memory = sidecar.status("VmRSS");
+    let memory = sidecar.status("RssAnon");
     assert!(memory < 60 * 1024, "{memory} KiB");
 }
 
@@ -140,7 +140,7 @@ fn slow_bodies_take_no_more_memory_than_they_may() {
         .write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n ")
         .unwrap();
     wait("the slot is taken", || vendor.calls().len() == 1);
-    let before = sidecar.status("VmRSS");
+    let before = sidecar.status("RssAnon");
     let mut open = Vec::new();
     let mut slow = |to, path: &str| {
         let mut conn = Conn::open(to);
@@ -178,7 +178,7 @@ fn slow_bodies_take_no_more_memory_than_they_may() {
     // The work that is out is not lost.
     assert_eq!(heartbeat(sidecar.data, &[&job], "w").status, 200);
     assert_eq!(ack(sidecar.data, &job, "w").status, 200);
-    let grown = sidecar.status("VmRSS") - before;
+    let grown = sidecar.status("RssAnon").saturating_sub(before);
     eprintln!("{grown} KiB more");
     // All of them would be 24 MB, and each connection has buffers.
     assert!(grown < 36 * 1024, "{grown} KiB");

@@ -19,7 +19,7 @@ from web import Client, Cut, Record, now
 
 HERE = Path(__file__).parent
 # One fault each so many seconds; while the store is left alone in peace, others go on.
-EACH = 1.7
+EACH = 1.5
 NOISY, QUIET = 25.0, 30.0
 
 

@@ -4,7 +4,7 @@ use redis::Commands;
 
 use crate::process::prelude::*;
 
-const VISIBILITY: u64 = 2_000;
+const VISIBILITY: u64 = 6_000;
 
 /// A sidecar with two slots, under a namespace and with a queue of its own; two jobs are out and three wait.
 struct Lost {
@@ -54,7 +54,7 @@ impl Lost {
             assert_eq!(ack(self.sidecar.data, job, "w").status, 200, "{}", self.key);
         }
         // Its sidecar knows what it had. Where all began anew, starts go on after 2 s.
-        let patience = Duration::from_secs(5);
+        let patience = Duration::from_secs(9);
         let (began, mut next) = (Instant::now(), Vec::new());
         wait(&self.key, || {
             beat(self.sidecar.data, &next);
@@ -113,7 +113,7 @@ fn jobs_that_run_on_keep_their_slots_whatever_was_lost() {
         let Some(lost) = Lost::key(backend, store, queue, nth) else {
             return false;
         };
-        let end = Instant::now() + Duration::from_secs(9);
+        let end = Instant::now() + Duration::from_secs(13);
         while Instant::now() < end {
             beat(lost.sidecar.data, &lost.out);
             let more = fetch_briefly(lost.sidecar.data, queue, 1);

@@ -55,7 +55,7 @@ pub fn what_was_used_is_counted(backend: &Backend, sidecars: &[Sidecar; 2]) {
     });
     told.sort();
     // The store has counted each a little before its worker knows.
-    let almost = Duration::from_millis(2_500);
+    let almost = Duration::from_secs(2);
     let most = told.iter().map(|from| {
         let within = told
             .iter()
