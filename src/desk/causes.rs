@@ -201,7 +201,7 @@ causes! {
     OPEN "nothing" lets start: "every limit leaves room: the next job may start now"
         => "if nothing starts: has the backend jobs of the queue, and do workers ask often enough?";
     /// A call pays at its start what it may use, so a budget refuses some while something of it is left.
-    LITTLE_LEFT "little left" lets start: "{left} of {limit} are left of {what}: a call that may use more waits, or is refused"
+    LITTLE_LEFT "little left" lets start: "a call that may use more than is left of {what} waits, or is refused: {left} of {limit} are left"
         => "let calls say what they may use, such as `max_tokens`, or have the limit raised";
     /// So it is said where there is no backend (`server.upstream = "none"`).
     OPEN_TO_CALLS "no calls" lets start: "every limit leaves room: the next call may start now"

@@ -542,7 +542,7 @@ fn why_says_that_little_is_left_of_a_budget() {
         why["why"]
             .as_str()
             .unwrap()
-            .starts_with("100 of 1000 are left of"),
+            .ends_with("100 of 1000 are left"),
         "{why}"
     );
 }
