@@ -78,7 +78,7 @@ class Soak:
         self.tell("clients", do="stop")
         self.record.write("healed")
         # At the limits' own pace.
-        await self.drained(now() + 300)
+        await self.drained()
         self.record.write("over")
         await self.close()
         for task in watch:
@@ -153,14 +153,17 @@ class Soak:
                     self.record.write("size", s=sidecar.nth, pid=sidecar.child.pid, kib=sizes[0], fds=sizes[1], keys=keys)
             await asyncio.sleep(2)
 
-    async def drained(self, until):
-        """Waits until the backend has nothing left, so that what is left is stuck."""
-        client = Client(self.address)
-        while now() < until:
+    async def drained(self):
+        """Waits until the backend has nothing left, or nothing has ended for a minute: what is left then is stuck."""
+        client, least, moved = Client(self.address), None, now()
+        while now() < moved + 60:
             try:
                 _, reply = await client.call("GET", "/soak/left")
-                if reply.json()["left"] == 0:
+                left = reply.json()["left"]
+                if left == 0:
                     return
+                if least is None or left < least:
+                    least, moved = left, now()
             except Cut:
                 pass
             await asyncio.sleep(0.5)
