@@ -29,7 +29,8 @@ pub fn config(server: &PostgresServer, namespace: &str, owner: &str) -> Postgres
         target: PostgresTarget::parse(&server.url()).unwrap(),
         namespace: namespace.to_owned(),
         owner: owner.to_owned(),
-        timeout: Duration::from_secs(10),
+        // Many tests share the server, and its disk may stand for a while.
+        timeout: Duration::from_secs(30),
     }
 }
 
