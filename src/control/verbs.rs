@@ -182,15 +182,16 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
     };
     let used = sent::read_used(json(sent)?, budget.currency.as_ref()).map_err(field)?;
     unused(sidecar, key.clone()).await?;
-    // What calls that are out have paid stands in their slots. It is given back when they end, and what they used counts.
-    // In a sliding window it is given back where it was counted, so nothing of the new number is.
+    // A call that is out gets back what it paid when it ends. So that this does not lower the new number, as much is
+    // added to it. A sliding window takes it from the part of the window that has counted it, and that part is empty
+    // now: nothing is added there.
     let is_sliding = |rate: &Rate| rate.window == WindowKind::Sliding;
     let gives_back = budget.settle.is_some() && !budget.limits.rates.iter().any(is_sliding);
-    let slots = sidecar.store.active(&[(Space::Job, key.clone())]).await?;
-    let out = match gives_back {
-        true => slots.first().copied().unwrap_or(0),
-        false => 0,
-    };
+    let mut out = 0;
+    if gives_back {
+        let slots = sidecar.store.active(&[(Space::Job, key.clone())]).await?;
+        out = slots.first().copied().unwrap_or(0);
+    }
     if let Some(pays) = NonZeroU32::new(used.saturating_add(out)) {
         let (file, name) = (budget.limits.clone(), Arc::clone(&budget.name));
         let mut limited = Limited::new(Space::Job, key.clone(), file, name);

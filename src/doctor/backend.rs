@@ -18,9 +18,9 @@ use crate::store::sidecar_of;
 use crate::wire::upstream::{Reply, Upstream};
 use crate::{duration, run};
 
-/// How long a claim lasts where the backend says it by itself.
-const HALF_A_MINUTE: Duration = Duration::from_secs(32);
 const PART: &str = "backend";
+/// A claim that lasts longer keeps the slot of a dead worker for too long: 30 s, and some delay of the probe.
+const LONGEST_CLAIM: Duration = Duration::from_secs(32);
 /// How long most SDKs sleep after an empty FETCH.
 const POLL: Duration = Duration::from_secs(1);
 /// The longest that one call may take.
@@ -427,7 +427,7 @@ fn judge(
     requeue.tell_probed(is_harmless, burns.as_deref(), report);
     report.add(PART, "visibility", Evidence::Probed, probed.visibility());
     let lasted = probed.lasted.or(probed.by_itself);
-    if lasted.is_none_or(|lasted| lasted > HALF_A_MINUTE) {
+    if lasted.is_none_or(|lasted| lasted > LONGEST_CLAIM) {
         report.but(
             Severity::Warn,
             "let a worker die with a job: if that is active for longer than 30 s, dead workers keep their slots, and \
