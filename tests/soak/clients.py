@@ -198,8 +198,9 @@ class Worker:
             "job_id": job["id"], "error": {"code": "handler_error", "message": "no luck", "retryable": True}
         }
         for n in range(12):
-            way = self.ways[(self.home + n) % len(self.ways)]
-            self.stage.record.write("settle", job=job["id"], n=job["ext_claim"], good=good)
+            via = (self.home + n) % len(self.ways)
+            way = self.ways[via]
+            self.stage.record.write("settle", job=job["id"], n=job["ext_claim"], good=good, s=via)
             try:
                 status, _ = await way.call("POST", f"/ojs/v1/workers/{'ack' if good else 'nack'}", body, timeout=12)
             except Cut:

@@ -6,6 +6,7 @@ it has there.
 """
 
 import bisect
+import heapq
 import json
 import math
 import statistics
@@ -90,6 +91,12 @@ class Records:
         for e in self.by["settle"]:
             first_settle.setdefault(e["n"], e["t"])
         self.got = sorted(self.by["got"], key=lambda e: e["t"])
+        has = {e["n"]: e["s"] for e in self.got}
+        # By key and by the sidecar that delivered a job: when its worker settled it through another.
+        self.elsewhere = defaultdict(list)
+        for e in self.by["settle"]:
+            if has.get(e["n"], e["s"]) != e["s"]:
+                self.elsewhere[self.made[e["job"]]["k"], has[e["n"]]].append(e["t"])
         for e in self.got:
             over = self.end_of.get(e["n"], (self.over, "none"))[0]
             # The slot lasts until the end is known to the sidecar: later than the worker says so, or the backend.
@@ -208,13 +215,16 @@ class Exceptions:
             for s in f["on"] if f["kind"] in ENDS else ():
                 by[s].append((f["t"], f["end"]))
         self.ends_of = defaultdict(lambda: Spans([]), {s: Spans(spans) for s, spans in by.items()})
-        # Of each sidecar, since when and until when it was without the store. It finds it again within a second.
-        self.alone = {
-            s: merged((f["t"], f["end"] + 1) for f in r.faults if f["kind"] in UNREACHABLE and s in (f["on"] or [s]))
-            for s in range(3)
-        }
         # A process that is late for a second may take the store for lost, as the store's own timeout says.
         self.late = Spans(s for s in r.late.spans if s[2] > 0.8)
+        # Of each sidecar, since when and until when it was without the store. It finds it again within a second.
+        self.alone = {
+            s: merged(
+                [(f["t"], f["end"] + 1) for f in r.faults if f["kind"] in UNREACHABLE and s in (f["on"] or [s])]
+                + [(span[0], span[1] + 1) for span in self.late.spans if span[3] in ("soak", f"sidecar {s}", f"store of {s}")]
+            )
+            for s in range(3)
+        }
 
     def limit(self, queue, name, start, end):
         """The largest number that was in force."""
@@ -256,6 +266,13 @@ class Exceptions:
         lapsed = at - self.r.plan["VISIBILITY"] + NEAR
         return any(start <= lapsed and at <= end for start, end in self.alone.get(sidecar, []))
 
+    def settled_elsewhere(self, key, sidecar, at):
+        """How many slots a sidecar may go on with whose jobs siblings have settled (41). Their word is not heard by one that
+        stands or is cut off; it finds them itself when their claims are over."""
+        since = [start for start, end in self.alone.get(sidecar, []) if start <= at <= end]
+        earliest = (since or [at])[0] - self.r.plan["VISIBILITY"] - 2.0
+        return sum(earliest <= t <= at for t in self.r.elsewhere[key, sidecar]) if since else 0
+
 
 def windows(r, x, limits):
     """P2 and P3: no interval has more starts than the limit, less what passes between a grant and its receipt."""
@@ -276,14 +293,14 @@ def windows(r, x, limits):
 
 
 def window(x, queue, q, period, starts, earliest, limit):
-    """The most that surely lies within one period: all starts from one that cannot be earlier than the last less it."""
-    first, total = 0, 0
-    for n, (t, cost, _) in enumerate(starts):
+    """The most that surely lies within one period: all starts that cannot be earlier than the last less it."""
+    # One that came late may have been granted before those that came earlier.
+    surely, total = [], 0
+    for (t, cost, _), granted in zip(starts, earliest):
         total += cost
-        # Those that may have been granted more than a period before are not surely in it.
-        while first < n and min(earliest[first], starts[first][0]) <= t - period:
-            total -= starts[first][1]
-            first += 1
+        heapq.heappush(surely, (min(granted, t), cost))
+        while surely and surely[0][0] <= t - period:
+            total -= heapq.heappop(surely)[1]
         most = x.limit(queue, "rate", t - period, t) if "interval" not in q else q["rate"]
         limit.saw(t, total, most, most * x.times(q, period, t))
 
@@ -299,12 +316,12 @@ def slots(r, x, limits):
             made = r.made[e["job"]]
             if made["q"] == queue and e["over"] > e["t"]:
                 by_key[made["k"]].append((e["t"], e["over"], e["s"], r.claimed.get(e["n"], e["t"])))
-        for spans in by_key.values():
-            sweep(x, queue, q, spans, limit)
+        for key, spans in by_key.items():
+            sweep(x, queue, q, key, spans, limit)
         limits.append(limit)
 
 
-def sweep(x, queue, q, spans, limit):
+def sweep(x, queue, q, key, spans, limit):
     out = []
     for start, end, sidecar, claimed in sorted(spans):
         out = [span for span in out if span[1] > start] + [(start, end, sidecar, claimed)]
@@ -313,6 +330,8 @@ def sweep(x, queue, q, spans, limit):
         unknown = sum(
             by in long or x.is_forgotten(began, start, by) or x.is_lapsed(q, claim, start) for began, _, by, claim in out
         )
+        has = Counter(by for _, _, by, _ in out if by not in long)
+        unknown += sum(min(n, x.settled_elsewhere(key, by, start)) for by, n in has.items() if len(out) > most)
         # Who had slots goes on with those; one that comes while others have lost the store starts as much again (41).
         comes = x.ends.within(out[0][0] - HEALS, start)
         # A vendor notices late that a call was cut off.
@@ -328,7 +347,7 @@ def calls(r, x, limits):
     for account in c["accounts"]:
         seen = sorted((e["t"], e["end"]) for e in r.by["call"] if e["account"] == account)
         # A call has no claim that could run out.
-        sweep(x, "vendor", c, [(t, end, None, math.inf) for t, end in seen], at_once)
+        sweep(x, "vendor", c, account, [(t, end, None, math.inf) for t, end in seen], at_once)
         starts = [(t, 1, None) for t, _ in seen]
         earliest = [t - r.slack(t) for t, _ in seen]
         window(x, "vendor", c, c["period"], starts, earliest, rate)

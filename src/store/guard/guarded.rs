@@ -17,6 +17,8 @@ use ojs_limit::{Limited, Limits, Timestamp};
 /// After the store was back others have this long to come back too, in microseconds: until then who has
 /// said nothing is not dead, and may be handing out what it holds.
 const OTHERS_RETURN: u64 = 5_000_000;
+/// So many rows of ours are asked for in one look.
+const AT_ONCE: usize = 16;
 
 /// Any store that may be lost, guarded.
 #[derive(Debug)]
@@ -213,10 +215,39 @@ impl Guard {
             return;
         };
         let claim = |row: &Row| row.claimed.generation;
+        let mut state = self.state();
+        if row.is_none() && self.may_have_forgotten(&state) {
+            return;
+        }
         // One of an older claim was put back, and ours takes its place.
         if row.as_ref().is_none_or(|row| claim(row) >= asked) {
             let is_same = |own: &Row| claim(own) == asked;
-            self.state().found(job, row.as_ref(), is_same);
+            state.found(job, row.as_ref(), is_same);
+        }
+        // A sibling may have renewed it.
+        if let (Some(own), Some(row)) = (state.own.get_mut(job), row)
+            && let Some(due) = row.due()
+        {
+            own.renew(claim(&row), due, row.claimed.visibility);
+        }
+    }
+
+    /// Our notes of rows that are overdue, and that the store does not name as such: a sibling may have ended them, and its
+    /// message not have come. If the store were lost then, we would go on with their slots.
+    async fn follow_overdue(&self, which: LooksAfter, named: &[Row]) {
+        let now = self.inner.now();
+        let jobs: Vec<Arc<str>> = {
+            let state = self.state();
+            let is_overdue = |(job, row): &(&Arc<str>, &Row)| {
+                row.due().is_some_and(|due| due.at() <= now)
+                    && which.has(&row.claimed)
+                    && named.iter().all(|named| named.claimed.job != **job)
+            };
+            let overdue = state.own.iter().filter(is_overdue);
+            overdue.map(|(job, _)| job.clone()).take(AT_ONCE).collect()
+        };
+        for job in jobs {
+            self.follow(&job).await;
         }
     }
 
@@ -236,6 +267,11 @@ impl Guard {
             self.note(&back, failed);
         }
         let here = async |lost: &Lost| lost.local.due_of(which, max).await;
-        self.ask(self.inner.due_of(which, max), here).await
+        let due = self.ask(self.inner.due_of(which, max), here).await?;
+        // One that has more of them names those at the next looks.
+        if due.len() < max && !self.is_lost() {
+            self.follow_overdue(which, &due).await;
+        }
+        Ok(due)
     }
 }

@@ -66,6 +66,20 @@ async fn lose(rig: &Rig) {
     assert!(rig.guard.is_lost());
 }
 
+/// A worker settled the job through a sibling, whose message did not come: with the store lost, nothing starts in its slot.
+#[tokio::test(start_paused = true)]
+async fn a_row_that_a_sibling_ended_unheard_is_found() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    assert!(starts(&rig.guard, "b").await.unwrap());
+    rig.faulty.end("a", None).await.unwrap();
+    assert!(rig.guard.has_row("a"));
+    tokio::time::advance(Duration::from_secs(60)).await;
+    rig.guard.due(9).await.unwrap();
+    assert!(!rig.guard.has_row("a"));
+    assert!(rig.guard.has_row("b"));
+}
+
 /// Two log lines in 10 s are enough; and one loss that lasts is in the log whatever came before it.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_comes_and_goes_fills_no_log() {
