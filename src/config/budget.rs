@@ -41,6 +41,8 @@ pub struct Budget {
     pub limits: Limits,
     /// The calls that it is for, as `POST /v1/messages`; none: all.
     pub only: Vec<Pattern>,
+    /// Nobody wrote which these are: they are what is known to ask a model.
+    pub guesses_only: bool,
     /// What a call pays at its start.
     pub estimate: CallEstimate,
     /// The most that a call is charged, at its start and afterwards.
@@ -118,6 +120,11 @@ impl Budget {
         self.only.iter().any(|only| only.matches(&call))
     }
 
+    /// Whether a call pays nothing to it because it is not known to ask a model, and might do so.
+    pub fn may_miss(&self, call: (&str, &str)) -> bool {
+        self.guesses_only && call.0 == "POST" && !self.is_for(call)
+    }
+
     /// What it counts, in a word.
     pub fn unit(&self) -> &'static str {
         match &self.settle {
@@ -169,7 +176,9 @@ fn budget(
     });
     let cost = cost(table, limits.as_ref());
     let is_of_models = cost.as_ref().is_some_and(|cost| is_of_models(&cost.settle));
-    let only = match table.get("only") {
+    let written = table.get("only");
+    let guesses_only = is_of_models && written.is_none();
+    let only = match written {
         Some(found) => only(table, &found),
         None if is_of_models => COMPLETIONS.map(Pattern::new).to_vec(),
         None => Vec::new(),
@@ -187,6 +196,7 @@ fn budget(
         key,
         limits,
         only,
+        guesses_only,
         counts_at_end: counts_at_end && cost.settle.is_some(),
         estimate: cost.estimate,
         max: cost.max,

@@ -25,6 +25,8 @@ pub(crate) struct Calling {
     pub(crate) own_ports: Arc<OnceLock<Vec<u16>>>,
     /// Tells of calls that do not say what they used.
     pub(crate) untold: Seldom,
+    /// Tells of calls that pay nothing to a budget of models.
+    pub(crate) unpaid: Seldom,
     /// Tells of calls that are refused because of where they lead.
     pub(crate) misled: Seldom,
     /// The services behind the ways out, each over the connections of one thread.

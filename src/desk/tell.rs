@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 
+use http::request::Parts;
+
 use super::Sidecar;
 use crate::hold::{Episode, Held};
 use crate::json::Json;
@@ -151,6 +153,19 @@ pub(crate) fn untold(
     };
     let key = key.as_str();
     tracing::warn!(id = %"usage_untold", budget, key, model, why, "what a call used is not known: what it paid stays");
+}
+
+/// A call pays nothing to a budget: nobody wrote for which calls that is, and this one is not known to ask a model.
+pub(crate) fn unpaid(sidecar: &Sidecar, budget: &str, call: &Parts) {
+    sidecar.metrics.settled(budget, Settlement::Unpaid);
+    if sidecar.calling.unpaid.now() {
+        tracing::warn!(
+            id = %"call_unpaid",
+            budget,
+            call = %format_args!("{} {}", call.method, cut(call.uri.path())),
+            "a call pays nothing to a budget: `only` is not set, and this is not known to ask a model"
+        );
+    }
 }
 
 /// A job was to count more under a key than one job may: that is counted so, and told.

@@ -19,6 +19,8 @@ pub(super) struct CallAsk {
     /// Whose share of that it takes.
     pub(super) share: Option<Share>,
     charged: Arc<[Charged]>,
+    /// A budget to which it pays nothing, though it may ask a model.
+    pub(super) unpaid: Option<Arc<str>>,
 }
 
 impl CallAsk {
@@ -38,6 +40,7 @@ impl CallAsk {
             .filter(|budget| budget.is_for(call))
             .map(|budget| Charged::of(budget, parts, said));
         let charged: Arc<[Charged]> = charged.collect::<Result<_, Fault>>()?;
+        let unpaid = entry.budgets.iter().find(|budget| budget.may_miss(call));
         let share = match &entry.fair {
             Some(fair) => Some(fair.share_as(&key_of(&fair.by, parts, said)?)),
             None => None,
@@ -46,6 +49,7 @@ impl CallAsk {
             key: key_of(&entry.key, parts, said)?,
             share,
             charged,
+            unpaid: unpaid.map(|budget| Arc::clone(&budget.name)),
         })
     }
 

@@ -25,7 +25,7 @@ use crate::answers::load::{Load, Service};
 use crate::answers::respond::{self, Fault, Own, refuse};
 use crate::config::{EgressSettings, LEAST_REST};
 use crate::desk::outlive::to_the_end;
-use crate::desk::{Sidecar, micros};
+use crate::desk::{Sidecar, micros, tell};
 use crate::limit::fingerprint;
 use crate::policy::{Vendor, back_at};
 use crate::settle::feedback::{heed_reply, text_lines};
@@ -160,6 +160,9 @@ impl WayOut {
             let bytes = bytes.filter(|_| by_body && is_plain(&parts.headers));
             CallAsk::of(entry, &parts, &ReadBody::by(bytes))?
         };
+        if let Some(budget) = &ask.unpaid {
+            tell::unpaid(&self.sidecar, budget, &parts);
+        }
         if ask.settles() {
             ask_plain(&mut parts.headers);
         }

@@ -199,6 +199,10 @@ async fn what_is_no_call_of_a_model_pays_nothing() {
         200
     );
     assert_eq!(counts(&world, "tokens").await, 0);
+    // It might have asked a model in another way, and somebody is told so. A GET asks none.
+    let unpaid = "ojs_throttle_egress_settled_total{budget=\"tokens\",how=\"unpaid\"}";
+    let admin = world.pair.sidecar.admin();
+    assert_eq!(admin.metric(unpaid).await, Some(1.0));
     // A slash at the end makes no other call of it.
     let path = format!("{CHAT}/");
     assert_eq!(

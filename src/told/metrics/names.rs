@@ -140,7 +140,7 @@ series! {
     counter "ojs_throttle_cost_refunded_total" [policy];
     /// Calls that paid to a budget and are over. What they used was told by the answer, or is free: the service has not done
     /// them. Else what they paid is kept, also where the prices do not name the model (unpriced), or nobody does
-    /// (unnamed).
+    /// (unnamed). A POST that is not known to ask a model pays nothing where only is not set (unpaid).
     counter "ojs_throttle_egress_settled_total" [budget how];
     /// Jobs that count another cost than they say. They pay the default, where they say no number from 1, or the max. An
     /// ACK with cost.settle adds no more to a window than its limit.

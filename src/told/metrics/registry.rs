@@ -111,6 +111,8 @@ pub enum Settlement {
     Unpriced,
     /// The same, because neither the call nor its answer names a model that could be read.
     Unnamed,
+    /// Nothing was paid: the call is not known to ask a model.
+    Unpaid,
 }
 
 impl Settlement {
@@ -121,6 +123,7 @@ impl Settlement {
             Settlement::Kept => "kept",
             Settlement::Unpriced => "unpriced",
             Settlement::Unnamed => "unnamed",
+            Settlement::Unpaid => "unpaid",
         }
     }
 }
@@ -496,7 +499,7 @@ impl Metrics {
         self.of_policy("ojs_throttle_downstream_rate_limited_total", policy, 1);
     }
 
-    /// Counts a call that paid to a budget and is over.
+    /// Counts a call that paid to a budget and is over, or that might have paid.
     pub fn settled(&self, budget: &str, how: Settlement) {
         let labels = [("budget", budget), ("how", how.as_str())];
         self.add("ojs_throttle_egress_settled_total", &labels, 1);
