@@ -21,6 +21,8 @@ pub(crate) struct Calling {
     pub(crate) out: Mutex<HashMap<Arc<str>, Claimed>>,
     /// Cancelled when a drain has no limited job out any more, which may have to call: from then on no call starts.
     pub(crate) closed: CancellationToken,
+    /// Cancelled when the ports of calls are free for who comes next.
+    pub(crate) ports_free: CancellationToken,
     /// The ports of this program.
     pub(crate) own_ports: Arc<OnceLock<Vec<u16>>>,
     /// Tells of calls that do not say what they used.

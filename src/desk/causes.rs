@@ -51,9 +51,10 @@ causes! {
     SLOTS "slots": "{taken} of {slots} slots of {what} are taken{needs}{set}"
         => "wait until one of the {out} ends, or {raise}; {dead}";
     /// They have run three times as long as any of the last 100 jobs of the key, and for 5 s at least. A worker that sends
-    /// heartbeats keeps its slot as long as it does so. It is said once 20 jobs of the key have ended here.
+    /// heartbeats keeps its slot as long as it does so. It is said once 20 jobs of the key have ended here. The same is
+    /// said of calls.
     HUNG "may hang": "{jobs} run since {age}, usual is {usual}: {workers} may hang, with slots of {what}"
-        => "look at {workers}, and restart what hangs: its slots are free after the visibility timeout";
+        => "look at {whom}, and restart what hangs: {free}";
     /// Someone paused the key, or all keys of its policy. The line says who, why and until when.
     /// `ojs_throttle_paused_keys` counts keys, queues and policies that were paused over HTTP.
     PAUSED "paused": "{what} is paused: its concurrency is 0{set}"

@@ -248,8 +248,11 @@ impl Running {
         let pages = Admin::new(proxy.clone(), metrics.clone(), facts);
         let mut tasks = JoinSet::new();
         let closing = || self.closing.clone();
-        let of_calls = closing_of_calls(&proxy.sidecar, &self.closing);
-        let ends = self.data.as_ref().map_or(of_calls.clone(), |_| closing());
+        let of_calls = || proxy.sidecar.calling.ports_free.clone();
+        let ends = match &self.data {
+            Some(_) => closing(),
+            None => of_calls(),
+        };
         let admin = server::serve(self.admin, pages, limits, ends);
         tasks.spawn(boxed::work(admin));
         if let Some(data) = self.data {
@@ -263,7 +266,7 @@ impl Running {
             tasks.spawn(boxed::work(data));
         }
         for (listener, egress) in self.egress {
-            let calls = server::serve(listener, egress, call_limits(limits), of_calls.clone());
+            let calls = server::serve(listener, egress, call_limits(limits), of_calls());
             tasks.spawn(boxed::work(calls));
         }
         let (attending, until) = (proxy.clone(), sweeping.clone());
@@ -287,7 +290,12 @@ impl Running {
         self.sidecar.readiness.draining();
         let given_back = give_back::given_back(&proxy.sidecar);
         drain(&proxy, &self.reload.settings().server, &stop).await;
-        proxy.sidecar.calling.closed.cancel();
+        let calling = &proxy.sidecar.calling;
+        calling.closed.cancel();
+        // While answers stream on.
+        if !calls_have_own_slots(&proxy.sidecar) {
+            calling.ports_free.cancel();
+        }
         say_what_is_left(&proxy.sidecar, given_back).await;
         let store = &proxy.sidecar.store;
         let set = store.overrides().len();
@@ -297,21 +305,17 @@ impl Running {
         sweeping.cancel();
         proxy.sidecar.events.close();
         self.closing.cancel();
+        calling.ports_free.cancel();
         close(tasks, &self.serving, &proxy.sidecar, &stop).await;
         ended
     }
 }
 
-/// When ports of calls are free for who comes next: once no call starts any more, while answers stream on. Whoever comes
-/// next knows nothing of slots in our memory, and waits for them to the end.
-fn closing_of_calls(sidecar: &Sidecar, closing: &CancellationToken) -> CancellationToken {
+/// Whether calls have slots in our memory. Whoever comes next knows nothing of those, and waits for them to the end.
+fn calls_have_own_slots(sidecar: &Sidecar) -> bool {
     let live = sidecar.live();
     let mut limits = live.settings.egress.iter().flat_map(|way| &way.limits);
-    let has_slots = limits.any(|(_, limits, _)| limits.concurrency.is_some());
-    match has_slots && !sidecar.store.is_shared() {
-        true => closing.clone(),
-        false => sidecar.calling.closed.clone(),
-    }
+    !sidecar.store.is_shared() && limits.any(|(_, limits, _)| limits.concurrency.is_some())
 }
 
 fn ports<'l>(of: impl Iterator<Item = &'l Listener>) -> Vec<u16> {
@@ -483,8 +487,8 @@ impl Thread {
         }
         for (addr, egress) in self.egress {
             let listener = self.net.bind_shared(addr).await?;
-            let closing = closing_of_calls(&sidecar, &self.closing);
-            let calls = server::serve(listener, egress, call_limits(self.limits), closing);
+            let free = sidecar.calling.ports_free.clone();
+            let calls = server::serve(listener, egress, call_limits(self.limits), free);
             serving.spawn(boxed::work(calls));
         }
         let served = async {

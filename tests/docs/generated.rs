@@ -150,13 +150,15 @@ const SENTENCE: [(&str, &str); 13] = [
     ("near", "\"billings\""),
     ("jobs", "2"),
 ];
-const ADVICE: [(&str, &str); 12] = [
+const ADVICE: [(&str, &str); 14] = [
     (
         "larger",
         "set a larger bound in the file (see \"Producers get 429\")",
     ),
     ("of_policy", "per-customer"),
     ("workers", "the workers"),
+    ("whom", "the workers"),
+    ("free", "its slots are free after the visibility timeout"),
     ("name", "stripe"),
     (
         "cures",

@@ -58,6 +58,38 @@ async fn why_foretells_by_what_calls_took() {
     assert_eq!(out.await.unwrap(), 200);
 }
 
+/// A service that never answers keeps the slots of its calls: no worker is to be restarted for that.
+#[tokio::test(start_paused = true)]
+async fn calls_that_may_hang_are_named() {
+    let world = World::start("", "key = 'vendor'\nconcurrency = 1", |call| {
+        let hangs = call.target() == "/hangs";
+        Answer::ok().after(if hangs {
+            Duration::from_secs(500)
+        } else {
+            millis(200)
+        })
+    })
+    .await;
+    assert_eq!(world.statuses("/", 20).await, [200; 20]);
+    let caller = world.caller.clone();
+    let hangs = tokio::spawn(async move { caller.get("/hangs").await.status });
+    sleep(Duration::from_secs(60)).await;
+    let admin = world.pair.sidecar.admin();
+    let told = admin.get("/throttle/v1/why?key=vendor").await.json();
+    assert_eq!(told["cause"], "may hang", "{told}");
+    let says = |field: &str, words: &str| {
+        let said = told[field].as_str().unwrap_or_default();
+        assert!(said.contains(words), "{field}: {said}");
+    };
+    says("why", "1 run since 60.0 s, usual is 0.2 s: call-");
+    says("why", " of \"out\" may hang, with slots of key \"vendor\"");
+    says(
+        "do",
+        "look at the service, and restart what hangs: the slot of a call is free",
+    );
+    hangs.abort();
+}
+
 /// Calls of one key may wait for another, which a budget has: who asks about theirs is told of that.
 #[tokio::test(start_paused = true)]
 async fn a_budget_that_is_spent_is_told_under_the_key_of_its_calls() {

@@ -1,5 +1,5 @@
-//! Jobs that run far longer than those of their key did before: their workers may hang. One that sends heartbeats keeps
-//! its slot for ever, so no run time says when that is free.
+//! Jobs and calls that run far longer than those of their key did before: they may hang. A worker that sends heartbeats
+//! keeps its slot for ever, so no run time says when that is free.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -17,9 +17,11 @@ const LEAST: usize = 20;
 /// So many workers are named.
 const NAMED: usize = 5;
 
-/// The jobs of a key of which the run times say that their workers may hang.
+/// The jobs and calls of a key of which the run times say that they may hang.
 pub(crate) struct Hung {
     jobs: usize,
+    /// How many of them are calls.
+    calls: usize,
     /// How many slots of the key they have.
     pub(super) slots: u32,
     /// For how long the last of them has run.
@@ -46,6 +48,7 @@ impl Hung {
         runs.sort_unstable();
         let mut hung = Hung {
             jobs: 0,
+            calls: 0,
             slots: 0,
             age: Duration::MAX,
             limit: may_hang_from(&runs),
@@ -62,11 +65,16 @@ impl Hung {
             let age = Duration::from_micros(view.now.since(since));
             if hung.has(age) {
                 hung.jobs += 1;
+                hung.calls += usize::from(row.claimed.egress().is_some());
                 hung.slots = hung.slots.saturating_add(one.cost.pays.get());
                 hung.age = hung.age.min(age);
-                let of_job = || format!("that of {}", row.claimed.job);
+                let job = &row.claimed.job;
+                let unnamed = || match row.claimed.egress() {
+                    Some(egress) => format!("{job} of {}", quoted(egress)),
+                    None => format!("that of {job}"),
+                };
                 let worker = row.claimed.worker.as_deref();
-                hung.workers.insert(worker.map_or_else(of_job, quoted));
+                hung.workers.insert(worker.map_or_else(unnamed, quoted));
             }
         }
         (runs.len() >= LEAST && hung.jobs > 0).then_some(hung)
@@ -80,17 +88,27 @@ impl Hung {
     /// What is said in place of that the slots are taken.
     pub(crate) fn cause(&self) -> Cause {
         let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
-        let known: [(&str, &dyn Display); 5] = [
+        let workers = self.workers();
+        let (whom, free) = match self.calls == self.jobs {
+            true => (
+                "the service",
+                "the slot of a call is free when its answer ends, or its caller hangs up",
+            ),
+            false => (&*workers, "its slots are free after the visibility timeout"),
+        };
+        let known: [(&str, &dyn Display); 7] = [
             ("jobs", &self.jobs),
+            ("whom", &whom),
+            ("free", &free),
             ("age", &seconds(self.age)),
             ("usual", &seconds(self.usual)),
-            ("workers", &self.workers()),
+            ("workers", &workers),
             ("what", &self.what),
         ];
         Cause::new(&causes::HUNG, &known)
     }
 
-    /// Their workers by name.
+    /// Their workers by name, and calls by their ids.
     pub(super) fn workers(&self) -> String {
         let names = self.workers.iter().take(NAMED);
         let names = names.map(String::as_str).collect::<Vec<_>>().join(" and ");
