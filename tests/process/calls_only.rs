@@ -509,6 +509,36 @@ fn who_comes_next_waits_for_no_stream() {
     sidecar.ended();
 }
 
+/// Slots that are counted in the memory of one process are known to no other: whoever comes next waits for them. So it is
+/// also where a reload has brought them.
+#[test]
+fn slots_that_a_reload_brought_keep_the_ports() {
+    let vendor = Vendor::start(|call| match call.target() {
+        "/hangs" => Answer::ok().after(FOREVER),
+        _ => Answer::ok(),
+    });
+    let with = |limits: &str| alone(vendor.addr, "drain_min = \"1s\"", limits);
+    let (text, calls) = with("rate = { limit = 100, period = \"1m\" }\n");
+    let (dir, path) = file(&text);
+    let mut sidecar = Sidecar::spawn(run_at(path.clone()), dir);
+    let limited = text.replace("rate = ", "concurrency = 5\nrate = ");
+    std::fs::write(&path, limited).unwrap();
+    wait("the file is in force", || {
+        sidecar.log().contains("config reloaded")
+    });
+    let mut stream = Conn::open(calls);
+    stream.write(b"GET /hangs HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    wait("the call is out", || vendor.calls().len() == 1);
+    sidecar.signal("TERM");
+    wait("no call starts", || {
+        let said = Conn::open(calls).ask("GET", "/", "");
+        said.status == 503
+    });
+    assert!(std::net::TcpListener::bind(calls).is_err());
+    sidecar.signal("TERM");
+    sidecar.ended();
+}
+
 /// What is left of a budget is hardly ever nothing, and calls are refused all the same.
 #[test]
 fn why_says_that_little_is_left_of_a_budget() {
