@@ -6,10 +6,11 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::Sidecar;
 use crate::answers::load::Seldom;
 use crate::limit::{Key, Limited};
 use crate::lines::CallLines;
-use crate::store::Claimed;
+use crate::store::{Claimed, LedgerExt};
 use crate::wire::upstream::Upstream;
 
 /// The calls that wait here, and those that are out through us.
@@ -33,6 +34,20 @@ pub(crate) struct Calling {
     pub(crate) misled: Seldom,
     /// The services behind the ways out, each over the connections of one thread.
     services: Mutex<Vec<(Arc<str>, Upstream)>>,
+}
+
+impl Sidecar {
+    /// No call starts from now on. While the answers of others stream on, their ports are free for who comes next, unless
+    /// calls have slots in our memory: of those nobody else knows, and so they are waited for.
+    pub(crate) fn close_calls(&self) {
+        self.calling.closed.cancel();
+        let live = self.live();
+        let mut limits = live.settings.egress.iter().flat_map(|way| &way.limits);
+        let has_slots = limits.any(|(_, limits, _)| limits.concurrency.is_some());
+        if self.store.is_shared() || !has_slots {
+            self.calling.ports_free.cancel();
+        }
+    }
 }
 
 impl Calling {

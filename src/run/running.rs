@@ -290,12 +290,7 @@ impl Running {
         self.sidecar.readiness.draining();
         let given_back = give_back::given_back(&proxy.sidecar);
         drain(&proxy, &self.reload.settings().server, &stop).await;
-        let calling = &proxy.sidecar.calling;
-        calling.closed.cancel();
-        // While answers stream on.
-        if !calls_have_own_slots(&proxy.sidecar) {
-            calling.ports_free.cancel();
-        }
+        proxy.sidecar.close_calls();
         say_what_is_left(&proxy.sidecar, given_back).await;
         let store = &proxy.sidecar.store;
         let set = store.overrides().len();
@@ -305,17 +300,10 @@ impl Running {
         sweeping.cancel();
         proxy.sidecar.events.close();
         self.closing.cancel();
-        calling.ports_free.cancel();
+        proxy.sidecar.calling.ports_free.cancel();
         close(tasks, &self.serving, &proxy.sidecar, &stop).await;
         ended
     }
-}
-
-/// Whether calls have slots in our memory. Whoever comes next knows nothing of those, and waits for them to the end.
-fn calls_have_own_slots(sidecar: &Sidecar) -> bool {
-    let live = sidecar.live();
-    let mut limits = live.settings.egress.iter().flat_map(|way| &way.limits);
-    !sidecar.store.is_shared() && limits.any(|(_, limits, _)| limits.concurrency.is_some())
 }
 
 fn ports<'l>(of: impl Iterator<Item = &'l Listener>) -> Vec<u16> {

@@ -487,12 +487,15 @@ fn one_call_takes_not_all_of_many_tokens() {
     }
 }
 
+/// What is out has all the time that it may need.
+const SLOWLY: &str = "drain_min = \"1s\"\ndrain_timeout = \"30m\"";
+
 /// A stream that is out keeps the ports from nobody who comes next: they are closed with the last call that starts.
 #[test]
 fn who_comes_next_waits_for_no_stream() {
     let vendor = Vendor::start(|_| Answer::ok().after(FOREVER));
     let limits = "rate = { limit = 100, period = \"1m\" }\n";
-    let (text, calls) = alone(vendor.addr, "drain_min = \"1s\"", limits);
+    let (text, calls) = alone(vendor.addr, SLOWLY, limits);
     let (dir, path) = file(&text);
     let mut sidecar = Sidecar::spawn(run_at(path), dir);
     let mut stream = Conn::open(calls);
@@ -517,8 +520,8 @@ fn slots_that_a_reload_brought_keep_the_ports() {
         "/hangs" => Answer::ok().after(FOREVER),
         _ => Answer::ok(),
     });
-    let with = |limits: &str| alone(vendor.addr, "drain_min = \"1s\"", limits);
-    let (text, calls) = with("rate = { limit = 100, period = \"1m\" }\n");
+    let limits = "rate = { limit = 100, period = \"1m\" }\n";
+    let (text, calls) = alone(vendor.addr, SLOWLY, limits);
     let (dir, path) = file(&text);
     let mut sidecar = Sidecar::spawn(run_at(path.clone()), dir);
     let limited = text.replace("rate = ", "concurrency = 5\nrate = ");
@@ -527,13 +530,15 @@ fn slots_that_a_reload_brought_keep_the_ports() {
         sidecar.log().contains("config reloaded")
     });
     let mut stream = Conn::open(calls);
-    stream.write(b"GET /hangs HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stream
+        .write(b"GET /hangs HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
     wait("the call is out", || vendor.calls().len() == 1);
     sidecar.signal("TERM");
-    wait("no call starts", || {
-        let said = Conn::open(calls).ask("GET", "/", "");
-        said.status == 503
-    });
+    let refused = || Conn::open(calls).ask("GET", "/", "").status == 503;
+    wait("no call starts", refused);
+    // Each of its threads would have closed its port by then.
+    assert!((0..500).all(|_| refused()));
     assert!(std::net::TcpListener::bind(calls).is_err());
     sidecar.signal("TERM");
     sidecar.ended();

@@ -147,7 +147,7 @@ pub(crate) async fn drain(proxy: &Proxy, least: Duration, most: Duration) {
         let quiet = out == Some(0);
         let no_jobs = out.is_some_and(|out| out <= sidecar.calling.out()) && !keeps_held;
         if no_jobs && Instant::now() >= least {
-            sidecar.calling.closed.cancel();
+            sidecar.close_calls();
         }
         return_all(proxy, &mut stay).await;
         if quiet && !keeps_held && Instant::now() >= least {
