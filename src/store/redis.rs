@@ -17,14 +17,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use redis::Cmd;
-use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::Instant;
 
 use super::clock::ServerClock;
 use super::fleet::{BEAT, SETTLING, SILENT};
 use super::ledger::{CountOf, KeyStates, Ledger, LooksAfter, RowsOf, StoreFacts};
 use super::record::{self, Kept, Written};
-use super::remote::{self, Around, Data, Elsewhere, News, Remote};
+use super::remote::{self, Around, Data, Elsewhere, Remote};
 use super::{
     Answer, Change, Claimed, Clock, End, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake,
     Wish,
@@ -50,16 +49,16 @@ pub struct RedisStore {
 impl RedisStore {
     /// A store that is not connected yet. `clock` is this host's, for the time before the first answer.
     pub fn new(config: RedisConfig, clock: Clock) -> RedisStore {
-        let (told, heard) = unbounded_channel();
+        let remote = Remote::new(ServerClock::new(clock));
         let prefix = format!("{{{}}}:", config.namespace);
         let owner: Arc<str> = config.owner.as_str().into();
         RedisStore {
-            link: RedisLink::new(config, format!("{prefix}wake"), told.clone()),
+            link: RedisLink::new(config, format!("{prefix}wake"), remote.told.clone()),
             scripts: Scripts::new(),
             meta: format!("{prefix}meta"),
             prefix,
             owner,
-            remote: Remote::new(ServerClock::new(clock), News::new(told, heard)),
+            remote,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::clock::ServerClock;
 use super::record::{self, Kept, Written};
@@ -57,21 +57,9 @@ pub(super) struct Remote {
     beat_at: AtomicU64,
     due_from: AtomicU64,
     data: Mutex<Option<Data>>,
-    news: News,
-}
-
-/// What siblings said, as [`hear`] reads it.
-#[derive(Debug)]
-pub(super) struct News {
+    /// What siblings said, as [`hear`] reads it, and where that is put.
     heard: tokio::sync::Mutex<UnboundedReceiver<String>>,
-    told: UnboundedSender<String>,
-}
-
-impl News {
-    pub(super) fn new(told: UnboundedSender<String>, heard: UnboundedReceiver<String>) -> News {
-        let heard = tokio::sync::Mutex::new(heard);
-        News { heard, told }
-    }
+    pub(super) told: UnboundedSender<String>,
 }
 
 /// What each store that is elsewhere does in its own way.
@@ -220,7 +208,7 @@ pub(super) async fn change_all(
 /// [`Ledger::wake`]
 pub(super) async fn wake(store: &impl Elsewhere) -> Wake {
     let remote = store.remote();
-    let mut news = remote.news.heard.lock().await;
+    let mut news = remote.heard.lock().await;
     loop {
         let Some(text) = news.recv().await else {
             // The other end is in this very store.
@@ -286,13 +274,14 @@ pub(super) async fn looked(
     }
     for lane in around.lanes {
         // The receiver is in this very store.
-        let _received = remote.news.told.send(format!("offered\n{lane}"));
+        let _received = remote.told.send(format!("offered\n{lane}"));
     }
     Ok(())
 }
 
 impl Remote {
-    pub(super) fn new(clock: ServerClock, news: News) -> Remote {
+    pub(super) fn new(clock: ServerClock) -> Remote {
+        let (told, heard) = unbounded_channel();
         Remote {
             clock,
             overrides: Overrides::default(),
@@ -305,7 +294,8 @@ impl Remote {
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
             data: Mutex::default(),
-            news,
+            heard: tokio::sync::Mutex::new(heard),
+            told,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Sender, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -14,7 +14,7 @@ use super::super::clock::ServerClock;
 use super::super::fleet::{BEAT, kept_name};
 use super::super::ledger::{CountOf, KeyStates, Ledger, LooksAfter, RowsOf, StoreFacts};
 use super::super::record::{self, Kept, Written};
-use super::super::remote::{self, Around, Data, Elsewhere, News, Remote};
+use super::super::remote::{self, Around, Data, Elsewhere, Remote};
 use super::super::{
     Answer, Change, Claimed, End, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
 };
@@ -64,11 +64,11 @@ impl SqlStore {
         timeout: Duration,
         work: impl FnOnce(UnboundedSender<String>) -> Post,
     ) -> SqlStore {
-        let (told, heard) = unbounded_channel();
+        let remote = Remote::new(clock);
         SqlStore {
-            post: work(told.clone()),
+            post: work(remote.told.clone()),
             timeout,
-            remote: Remote::new(clock, News::new(told, heard)),
+            remote,
         }
     }
 
