@@ -29,6 +29,7 @@ const SWEPT: usize = 2;
 #[derive(Debug)]
 pub struct MemoryStore {
     clock: Clock,
+    /// A panic elsewhere while they were open has left them between two whole steps at worst, so they are used on.
     books: Mutex<Books>,
     overrides: Overrides,
     numbers: Mutex<Numbers>,
@@ -53,15 +54,15 @@ impl MemoryStore {
     /// A store that goes by another clock, without the rows and slots of this one: what was started counts.
     pub(super) fn emptied(&self, clock: Clock) -> MemoryStore {
         let empty = MemoryStore::on(clock);
-        let books = self.books();
-        *empty.books() = Books::new(books.keys.emptied(), books.seen);
+        let books = self.books.lock();
+        *empty.books.lock() = Books::new(books.keys.emptied(), books.seen);
         drop(books);
         empty
     }
 
     /// Counts a start that another store granted at this time.
     pub(super) fn count(&self, claimed: &Claimed, at: Timestamp) {
-        let mut books = self.books();
+        let mut books = self.books.lock();
         let mut step = books.at(at);
         step.end(&End::of(claimed.job.clone(), None));
         step.started(claimed, at);
@@ -70,19 +71,13 @@ impl MemoryStore {
 
     /// How many keys are kept. Those with nothing used are forgotten by and by, as jobs are asked.
     pub fn keys(&self) -> usize {
-        self.books().keys.len()
-    }
-
-    /// The books. A panic elsewhere while they were open has left them between two whole steps at
-    /// worst, so they are used on.
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock()
+        self.books.lock().keys.len()
     }
 
     /// The books and the time. The clock is read under the lock, so that times are in the order of
     /// the steps.
     fn open(&self) -> (MutexGuard<'_, Books>, Timestamp) {
-        let books = self.books();
+        let books = self.books.lock();
         (books, self.clock.now())
     }
 }
@@ -159,12 +154,12 @@ impl Ledger for MemoryStore {
     fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
         Answer::now(match which {
             RowsOf::Job(job) => {
-                let books = self.books();
+                let books = self.books.lock();
                 let entry = books.rows.get(job);
                 entry.map(|entry| entry.row.clone()).into_iter().collect()
             }
             RowsOf::Out { max } => {
-                let books = self.books();
+                let books = self.books.lock();
                 let rows = books.rows.values().map(|entry| &entry.row);
                 let out = rows.filter(|row| row.is_out());
                 out.take(max).cloned().collect()
@@ -176,7 +171,7 @@ impl Ledger for MemoryStore {
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
         Answer::now(match which {
             CountOf::Out => {
-                let books = self.books();
+                let books = self.books.lock();
                 let is_out = |entry: &&Entry| entry.row.is_out();
                 books.rows.values().filter(is_out).count() as u64
             }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::RwLock;
 
 use super::record::{self, Kept, Written};
 use ojs_limit::{Key, Limits, Space, Timestamp};
@@ -62,6 +62,7 @@ pub struct Overrides {
     counts: [AtomicUsize; SPACES.len()],
     /// None ends by itself before this.
     first_end: AtomicU64,
+    /// Nothing panics between two steps in it that belong together.
     all: RwLock<All>,
     /// Goes up whenever a setting may have changed.
     edition: AtomicU64,
@@ -123,7 +124,7 @@ impl Overrides {
         if !self.any(space) {
             return None;
         }
-        let found = self.read().of(space).get(key).cloned();
+        let found = self.all.read().of(space).get(key).cloned();
         found.filter(|found| found.stands(now))
     }
 
@@ -138,7 +139,7 @@ impl Overrides {
         if self.is_empty() {
             return 0;
         }
-        let all = self.read();
+        let all = self.all.read();
         let each = all.limits.iter().flat_map(HashMap::values);
         let pauses = each.filter(|set| set.limits.concurrency == Some(0) && set.stands(now));
         pauses.count()
@@ -151,7 +152,7 @@ impl Overrides {
 
     /// The keys of a space for which one is set at `now`.
     pub fn keys(&self, space: Space, now: Timestamp) -> Vec<Key> {
-        let all = self.read();
+        let all = self.all.read();
         let standing = all.of(space).iter().filter(|(_, set)| set.stands(now));
         standing.map(|(key, _)| key.clone()).collect()
     }
@@ -159,7 +160,7 @@ impl Overrides {
     /// Sets one, in place of an earlier one, or takes it away; says whether it was done: there may be
     /// too many, or none to take away.
     pub fn put(&self, space: Space, key: Key, set: Option<Override>) -> bool {
-        let mut all = self.write();
+        let mut all = self.all.write();
         let full = all.limits.iter().map(HashMap::len).sum::<usize>() >= MAX;
         let of = all.of_mut(space);
         let done = match set {
@@ -178,12 +179,12 @@ impl Overrides {
 
     /// A setting, by its name.
     pub fn setting(&self, name: &str) -> Option<Arc<str>> {
-        self.read().settings.get(name).cloned()
+        self.all.read().settings.get(name).cloned()
     }
 
     /// The settings whose names begin with `prefix`: what follows it, and the text of each.
     pub fn settings(&self, prefix: &str) -> Vec<(Box<str>, Arc<str>)> {
-        let all = self.read();
+        let all = self.all.read();
         let named = all.settings.iter().filter_map(|(name, text)| {
             let rest = name.strip_prefix(prefix)?;
             Some((rest.into(), Arc::clone(text)))
@@ -193,7 +194,7 @@ impl Overrides {
 
     /// How many settings there are.
     pub fn settings_len(&self) -> usize {
-        self.read().settings.len()
+        self.all.read().settings.len()
     }
 
     /// Goes up whenever a setting may have changed.
@@ -204,7 +205,7 @@ impl Overrides {
     /// Makes a setting, in place of an earlier one, or takes it away; says whether it was done, as
     /// [`Overrides::put`].
     pub fn put_setting(&self, name: Arc<str>, text: Option<Arc<str>>) -> bool {
-        let mut all = self.write();
+        let mut all = self.all.write();
         let full = all.settings.len() >= MAX_SETTINGS && !all.settings.contains_key(&name);
         let done = match text {
             Some(_) if full => false,
@@ -225,7 +226,7 @@ impl Overrides {
         if self.first_end.load(Ordering::Acquire) > now.0 {
             return Vec::new();
         }
-        let mut all = self.write();
+        let mut all = self.all.write();
         let (mut ended, mut first_end) = (Vec::new(), Timestamp::NEVER);
         for space in SPACES {
             all.of_mut(space).retain(|key, set| {
@@ -246,7 +247,7 @@ impl Overrides {
     /// These and no others are set from now on. Those whose time is over by `now` are kept elsewhere for a while:
     /// they do not come back, and stay only until [`Overrides::end_expired`] has said so.
     pub(super) fn replace(&self, kept: impl Iterator<Item = Kept>, now: Timestamp) {
-        let mut all = self.write();
+        let mut all = self.all.write();
         let before = std::mem::take(&mut *all);
         let mut first_end = Timestamp::NEVER;
         for one in kept.take(MAX + MAX_SETTINGS) {
@@ -272,7 +273,7 @@ impl Overrides {
 
     /// All that stand at `now`, and all settings, as stores keep them.
     pub(super) fn standing(&self, now: Timestamp) -> Vec<Written> {
-        let all = self.read();
+        let all = self.all.read();
         let of = |space| {
             let standing = all.of(space).iter().filter(|(_, set)| set.stands(now));
             standing.map(move |(key, set)| Written {
@@ -291,7 +292,7 @@ impl Overrides {
 
     /// Takes all away.
     pub fn clear(&self) {
-        let mut all = self.write();
+        let mut all = self.all.write();
         *all = All::default();
         self.edition.fetch_add(1, Ordering::AcqRel);
         self.count(&all);
@@ -301,15 +302,6 @@ impl Overrides {
         for (count, limits) in self.counts.iter().zip(&all.limits) {
             count.store(limits.len(), Ordering::Release);
         }
-    }
-
-    // Nothing in here panics between two steps that belong together.
-    fn read(&self) -> RwLockReadGuard<'_, All> {
-        self.all.read()
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, All> {
-        self.all.write()
     }
 }
 

@@ -154,7 +154,7 @@ impl RedisStore {
             return Err(self.strange(&told));
         };
         let now = wire::read_time(*now);
-        if let Some(known) = &mut *self.remote.data()
+        if let Some(known) = &mut *self.remote.data.lock()
             && known.epoch == data.epoch
         {
             known.wrote = known.wrote.max(now.0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::clock::ServerClock;
@@ -56,7 +56,8 @@ pub(super) struct Remote {
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
     beat_at: AtomicU64,
     due_from: AtomicU64,
-    data: Mutex<Option<Data>>,
+    /// Which data are known.
+    pub(super) data: Mutex<Option<Data>>,
     /// What siblings said, as [`hear`] reads it, and where that is put.
     heard: tokio::sync::Mutex<UnboundedReceiver<String>>,
     pub(super) told: UnboundedSender<String>,
@@ -95,7 +96,7 @@ pub(super) trait Elsewhere: Ledger {
 
 /// The data that are known here. The first that asks meets them.
 pub(super) async fn data(store: &impl Elsewhere) -> Result<Data, StoreError> {
-    let known = store.remote().data().clone();
+    let known = store.remote().data.lock().clone();
     match known {
         Some(known) => Ok(known),
         None => meet(store, None).await,
@@ -116,7 +117,7 @@ async fn meet(store: &impl Elsewhere, knew: Option<Data>) -> Result<Data, StoreE
     } else if remote.edition() < 0 {
         reload(store, met.clone()).await?;
     }
-    let mut data = remote.data();
+    let mut data = remote.data.lock();
     if data.as_ref().is_none_or(|data| data.epoch != met.epoch) {
         *data = Some(met.clone());
     }
@@ -182,7 +183,7 @@ async fn reload(store: &impl Elsewhere, data: Data) -> Result<(), StoreError> {
 
 /// [`Ledger::announce`]
 pub(super) async fn announce(store: &impl Elsewhere, rows: &[Row]) -> Result<(), StoreError> {
-    let knew = store.remote().data().clone();
+    let knew = store.remote().data.lock().clone();
     meet(store, knew).await?;
     store.remote().due_at(Timestamp(0));
     put_back(store, rows).await
@@ -222,7 +223,7 @@ pub(super) async fn wake(store: &impl Elsewhere) -> Wake {
                 remote.look_around();
             }
             Some(Said::Overridden) => {
-                let known = remote.data().clone();
+                let known = remote.data.lock().clone();
                 if let Some(known) = known {
                     // If this fails, the next beat tells that ours are old.
                     let _read = reload(store, known).await;
@@ -297,11 +298,6 @@ impl Remote {
             heard: tokio::sync::Mutex::new(heard),
             told,
         }
-    }
-
-    /// Which data are known.
-    pub(super) fn data(&self) -> MutexGuard<'_, Option<Data>> {
-        self.data.lock()
     }
 
     fn edition(&self) -> i64 {

@@ -22,7 +22,7 @@ impl Guard {
     /// Notes how a call to the store ended, before which so many had `failed`, and says what answers from now on
     /// if it is lost.
     pub(super) fn note<T>(&self, answer: &Result<T, StoreError>, failed: u64) -> Option<Arc<Lost>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let error = match answer {
             Ok(_) | Err(StoreError::Settling) => {
                 state.answers();
@@ -79,7 +79,7 @@ impl Guard {
         here: impl AsyncFnOnce(&Lost) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (lost, failed) = {
-            let state = self.state();
+            let state = self.state.lock();
             (state.lost.clone(), state.failures.ever)
         };
         let lost = match lost {
@@ -93,7 +93,7 @@ impl Guard {
             }
         };
         let answer = here(&lost).await;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.lost.is_none() {
             // It is back since, and was not told of this.
             state.suspect = true;
@@ -104,7 +104,7 @@ impl Guard {
     async fn take_there(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
         self.make_sure().await?;
         let doubtful: Vec<(Arc<str>, Gen)> = {
-            let state = self.state();
+            let state = self.state.lock();
             let known = asks
                 .iter()
                 .filter_map(|ask| state.doubt.get_key_value(&ask.job));
@@ -115,7 +115,7 @@ impl Guard {
         }
         match self.inner.take(asks, want).await {
             Err(StoreError::Wiped) => {
-                self.state().has_forgotten(self.inner.now());
+                self.state.lock().has_forgotten(self.inner.now());
                 self.make_sure().await?;
                 self.inner.take(asks, want).await
             }
@@ -130,7 +130,7 @@ impl Guard {
             Ok(_) | Err(StoreError::Unfit(_)) => {}
             Err(error) => return Err(error),
         }
-        self.state().is_sure(job, generation);
+        self.state.lock().is_sure(job, generation);
         Ok(())
     }
 
@@ -140,9 +140,9 @@ impl Guard {
         want: usize,
     ) -> Result<Taken, StoreError> {
         let there = async {
-            let failed = self.state().failures.ever;
+            let failed = self.state.lock().failures.ever;
             let answer = self.take_there(asks, want).await;
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.took_there(&answer, failed);
             // Who only names claims starts none.
             if want > 0 && answer.as_ref().is_err_and(may_be_done) {
@@ -157,7 +157,7 @@ impl Guard {
             lost.take(asks, want).await
         };
         let taken = self.ask(there, here).await;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if taken.as_ref().is_err_and(may_be_done) {
             asks.iter().for_each(|ask| state.unheard(ask));
         }

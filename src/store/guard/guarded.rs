@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::lost::Lost;
@@ -28,6 +28,7 @@ pub struct Guard {
     pub(super) declared: Arc<Mutex<Declared>>,
     /// It has answered before it was guarded.
     pub(super) answered: bool,
+    /// Nothing panics between two steps in it that belong together.
     pub(super) state: Mutex<Notes>,
     /// The clock that starts count by while it is lost. Beside the lock, because it is read all the time.
     pub(super) alone: ArcSwapOption<Clock>,
@@ -60,11 +61,6 @@ impl Guard {
         }
     }
 
-    // Nothing in here panics between two steps that belong together.
-    pub(super) fn state(&self) -> MutexGuard<'_, Notes> {
-        self.state.lock()
-    }
-
     /// Whether others may need more time since then to come back.
     fn is_recent(&self, at: Option<Timestamp>) -> bool {
         at.is_some_and(|at| self.inner.now().since(at) < OTHERS_RETURN)
@@ -78,7 +74,7 @@ impl Guard {
     /// Whether the store knows who else is there. One that is lost does not, nor does one to which others may have to come
     /// back yet.
     pub(super) fn sees_others(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.lost.is_none() && !self.is_filling(&state)
     }
 
@@ -91,26 +87,26 @@ impl Guard {
 
     /// What happens under this limit; `None`: the store is not lost.
     pub(crate) fn lost_mode(&self, limited: &Limited) -> Option<LostMode> {
-        let lost = self.state().lost.clone()?;
+        let lost = self.state.lock().lost.clone()?;
         Some(lost.what_happens(limited))
     }
 
     /// This sidecar's part of a limit while the store is lost, and of how many parts.
     pub(crate) fn part_of(&self, limited: &Limited) -> Option<(Limits, u32)> {
-        let lost = self.state().lost.clone()?;
+        let lost = self.state.lock().lost.clone()?;
         Some(lost.part_of(limited))
     }
 
     /// Why the store does not answer, by its last error; empty where it answers.
     pub(crate) fn lost_by(&self) -> String {
-        let state = self.state();
+        let state = self.state.lock();
         let reason = state.lost.as_ref().map(|_| state.failures.reason.clone());
         reason.unwrap_or_default()
     }
 
     /// Whether the store does not answer.
     pub fn is_lost(&self) -> bool {
-        self.state().lost.is_some()
+        self.state.lock().lost.is_some()
     }
 
     /// Whether the store's data began anew just now: others may not have put back theirs yet.
@@ -120,13 +116,13 @@ impl Guard {
 
     /// The claim of our row of a job, wherever the job is.
     pub(super) fn claim_of_own(&self, job: &str) -> Option<Gen> {
-        let state = self.state();
+        let state = self.state.lock();
         state.own.get(job).map(|row| row.claimed.generation)
     }
 
     /// The claim under which a job is out through us.
     pub(crate) fn claim_of(&self, job: &str) -> Option<Gen> {
-        let state = self.state();
+        let state = self.state.lock();
         state.out(job).map(|row| row.claimed.generation)
     }
 
@@ -136,15 +132,15 @@ impl Guard {
     }
 
     pub(crate) fn has_answered(&self) -> bool {
-        self.answered || self.state().known
+        self.answered || self.state.lock().known
     }
 
     pub(crate) fn may_miss_rows(&self) -> bool {
-        self.may_have_forgotten(&self.state())
+        self.may_have_forgotten(&self.state.lock())
     }
 
     pub(crate) fn times_failed(&self) -> u64 {
-        self.state().failures.ever
+        self.state.lock().failures.ever
     }
 
     pub(crate) fn declare(&self, by_policy: Declared) {
@@ -153,7 +149,7 @@ impl Guard {
 
     /// What is known of a job's row without a call.
     pub(crate) fn known(&self, job: &str) -> KnownRow {
-        let state = self.state();
+        let state = self.state.lock();
         if state.suspect || !state.known || state.doubt.contains_key(job) {
             return KnownRow::Unsure;
         }
@@ -187,7 +183,7 @@ impl Guard {
         let asked = self.claim_of_own(job);
         let here = async |lost: &Lost| lost.local.rows(RowsOf::Job(job)).await;
         let rows = self.ask(there, here).await;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let own = state.own.get(job);
         let claim = |row: &Row| row.claimed.generation;
         let is_forgotten = |own: &&Row| match &rows {
@@ -215,7 +211,7 @@ impl Guard {
             return;
         };
         let claim = |row: &Row| row.claimed.generation;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if row.is_none() && self.may_have_forgotten(&state) {
             return;
         }
@@ -237,7 +233,7 @@ impl Guard {
     async fn follow_overdue(&self, which: LooksAfter, named: &[Row]) {
         let now = self.inner.now();
         let jobs: Vec<Arc<str>> = {
-            let state = self.state();
+            let state = self.state.lock();
             let is_overdue = |(job, row): &(&Arc<str>, &Row)| {
                 row.due().is_some_and(|due| due.at() <= now)
                     && which.has(&row.claimed)
@@ -254,14 +250,14 @@ impl Guard {
     /// Asks the store what is due, after it was told what it may have forgotten.
     pub(super) async fn look(&self, which: LooksAfter, max: usize) -> Result<Vec<Row>, StoreError> {
         let (failed, suspect) = {
-            let state = self.state();
+            let state = self.state.lock();
             (state.failures.ever, state.suspect)
         };
         if suspect {
             let back = self.recover().await;
-            let lost = self.state().lost.clone();
+            let lost = self.state.lock().lost.clone();
             if let (Err(error), Some(lost)) = (&back, lost) {
-                self.state().log_loss(&lost, error);
+                self.state.lock().log_loss(&lost, error);
                 return lost.local.due_of(which, max).await;
             }
             self.note(&back, failed);

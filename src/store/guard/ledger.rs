@@ -57,7 +57,7 @@ impl Ledger for Guard {
                 lost.local.back(job, generation).await
             };
             let back = self.ask(there, here).await;
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if (back.is_err() && !is_unfit(&back)) || alone {
                 // There it is out still, with its slots.
                 state.doubt.insert(job.into(), generation);
@@ -82,7 +82,7 @@ impl Ledger for Guard {
             let ended = self.ask(there, here).await;
             let is_untold = is_alone || (ended.is_err() && !is_unfit(&ended));
             let now = self.inner.now();
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let mut unheard = Vec::new();
             state
                 .counted
@@ -140,7 +140,7 @@ impl Ledger for Guard {
             };
             let done = self.ask(there, here).await?;
             if done {
-                let (now, mut state) = (self.now(), self.state());
+                let (now, mut state) = (self.now(), self.state.lock());
                 changes.iter().for_each(|change| state.changed(change, now));
             }
             Ok(done)

@@ -25,9 +25,9 @@ impl Guard {
     /// Where starts go on without the store so fast that it never knows all, it decides all the same after a
     /// few rounds.
     pub(super) async fn recover(&self) -> Result<(), StoreError> {
-        let failed = self.state().failures.ever;
+        let failed = self.state.lock().failures.ever;
         let _one_at_a_time = self.recovering.lock().await;
-        if self.state().failures.ever != failed {
+        if self.state.lock().failures.ever != failed {
             // It was tried meanwhile: if each did so in turn, the last would wait for all.
             return Err(StoreError::Timeout);
         }
@@ -48,7 +48,7 @@ impl Guard {
             };
             self.inner.announce(&news.rows).await?;
             let (times, now) = (self.inner.facts().times_wiped, self.inner.now());
-            self.state().note_times_wiped(times, now);
+            self.state.lock().note_times_wiped(times, now);
             self.tell_shuts(now).await?;
             for (job, generation) in &news.undone {
                 self.back_there(job, *generation).await?;
@@ -69,17 +69,17 @@ impl Guard {
                 .map(|(job, claim)| End::of(job.clone(), Some(*claim)));
             self.inner.end_all(&each.collect::<Vec<_>>()).await?;
             let heard: HashSet<_> = some.iter().collect();
-            (self.state().untold).retain(|one| !heard.contains(&(one.job.clone(), one.claim)));
+            (self.state.lock().untold).retain(|one| !heard.contains(&(one.job.clone(), one.claim)));
         }
         Ok(())
     }
 
     /// Shuts there what was shut through us, and what it does not know to be shut.
     async fn tell_shuts(&self, now: Timestamp) -> Result<(), StoreError> {
-        let untold = self.state().untold_shuts(now);
+        let untold = self.state.lock().untold_shuts(now);
         for some in untold.chunks(AT_ONCE) {
             self.inner.set_all(some.to_vec()).await?;
-            self.state().told_shuts(some);
+            self.state.lock().told_shuts(some);
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl Guard {
     /// What the store must be told yet, and is told from here on; `None`: nothing, and it decides. `at_last`: it
     /// decides in any case.
     fn news(&self, told: &mut PutBack, at_last: bool) -> Option<ToTell> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.suspect {
             return None;
         }
@@ -150,7 +150,7 @@ impl Guard {
     pub(super) async fn make_sure(&self) -> Result<(), StoreError> {
         // The second time for what the first left.
         for _ in 0..2 {
-            if self.state().suspect {
+            if self.state.lock().suspect {
                 self.recover().await?;
             }
         }

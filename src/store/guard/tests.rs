@@ -745,7 +745,7 @@ async fn a_store_that_is_told_slower_than_things_happen_decides_in_the_end() {
     assert!(due.is_ok());
     rig.faulty.standing(None);
     assert!(take("last").await);
-    let ours: Vec<Arc<str>> = rig.guard.state().own.keys().cloned().collect();
+    let ours: Vec<Arc<str>> = rig.guard.state.lock().own.keys().cloned().collect();
     for job in &ours {
         let row = rig.faulty.row(job).await.unwrap();
         assert!(row.is_some_and(|row| row.is_out()), "{job}");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
@@ -169,13 +169,13 @@ impl RedisLink {
 
     /// Whether that connection is the one in use.
     fn is_used(&self, number: u64) -> bool {
-        let tried = self.tried();
+        let tried = self.tried.lock();
         tried.number == number && tried.made.is_some()
     }
 
     /// That connection is not used again; another one may be there by now.
     fn drop_made(&self, number: u64) {
-        let mut tried = self.tried();
+        let mut tried = self.tried.lock();
         if tried.number == number {
             tried.made = None;
         }
@@ -230,7 +230,7 @@ impl RedisLink {
     /// Makes a connection, or says why there is none.
     async fn make(self: Arc<RedisLink>) {
         let number = {
-            let mut tried = self.tried();
+            let mut tried = self.tried.lock();
             tried.number += 1;
             tried.number
         };
@@ -239,7 +239,7 @@ impl RedisLink {
         let late = || format!("{}: no connection within {longest:?}", self.place());
         let made = made.map_err(|_| StoreError::Unavailable(late()));
         let made = made.and_then(|made| made.map_err(|error| self.refused(&error)));
-        let mut tried = self.tried();
+        let mut tried = self.tried.lock();
         match made {
             Ok((connection, master)) => {
                 tried.failed = None;
@@ -272,7 +272,7 @@ impl RedisLink {
 
     /// The connection there is, or why there is none.
     fn made(&self) -> Result<Option<(Connection, u64)>, StoreError> {
-        let mut tried = self.tried();
+        let mut tried = self.tried.lock();
         if tried.made.is_some() && tried.number <= self.broken.load(Ordering::Acquire) {
             tried.made = None;
             let why = format!("{}: another server takes the place of one", self.place());
@@ -376,10 +376,6 @@ impl RedisLink {
             others += usize::from(is_other);
         }
         2 * others > nodes.len()
-    }
-
-    fn tried(&self) -> MutexGuard<'_, Tried> {
-        self.tried.lock()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::rules::Policies;
@@ -24,6 +24,7 @@ pub struct ReservedStore {
     pub(super) inner: Arc<Guard>,
     /// Whether there was ever a policy to reserve for; until then nothing is kept here.
     pub(super) used: AtomicBool,
+    /// Nothing panics between two steps in it that belong together.
     pub(super) state: Mutex<Ahead>,
     /// A question for turns was answered.
     pub(super) answered: Notify,
@@ -40,19 +41,6 @@ impl ReservedStore {
         }
     }
 
-    // Nothing in here panics between two steps that belong together.
-    pub(super) fn state(&self) -> MutexGuard<'_, Ahead> {
-        self.state.lock()
-    }
-
-    pub(super) fn there(&self) -> &dyn Ledger {
-        &*self.inner
-    }
-
-    pub(super) fn now(&self) -> Timestamp {
-        self.there().now()
-    }
-
     pub(super) fn is_used(&self) -> bool {
         self.used.load(Ordering::Acquire)
     }
@@ -65,7 +53,7 @@ impl ReservedStore {
     pub(super) async fn give_back(&self) {
         let now = self.now();
         let unused: Vec<(Limited, Vec<Timestamp>)> = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let Ahead { keys, unused, .. } = &mut *state;
             let mut all = Vec::new();
             for ((key, limits), turns) in keys.iter_mut() {
@@ -105,24 +93,24 @@ impl ReservedStore {
 
     /// Whether starts under these limits may be granted ahead.
     pub(crate) fn is_reserved(&self, limited: &[Limited]) -> bool {
-        self.state().is_reserved(limited)
+        self.state.lock().is_reserved(limited)
     }
 
     /// How many start times were granted ahead, and how many of them passed unused.
     pub(crate) fn turns(&self) -> (u64, u64) {
-        let state = self.state();
+        let state = self.state.lock();
         (state.granted, state.unused)
     }
 
     /// The policies whose limits are reserved ahead, by their names, in place of earlier ones.
     pub(crate) fn reserve_for(&self, policies: Policies) {
         self.used.fetch_or(!policies.is_empty(), Ordering::AcqRel);
-        self.state().policies = policies;
+        self.state.lock().policies = policies;
     }
 
     /// What is known of a job's row without a call.
     pub(crate) fn known(&self, job: &str) -> KnownRow {
-        match self.state().row(job) {
+        match self.state.lock().row(job) {
             Some(row) => KnownRow::Out(Box::new(row.clone())),
             None => self.inner.known(job),
         }
@@ -132,7 +120,7 @@ impl ReservedStore {
     pub(crate) fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
         if self.can_reserve() {
             let now = self.now();
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if let [one] = limited
                 && state.is_reserved(limited)
             {

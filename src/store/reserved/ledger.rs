@@ -8,8 +8,8 @@ use super::layer::ReservedStore;
 use super::state::Ahead;
 use crate::memory::first_due;
 use crate::{
-    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LooksAfter, Number, Row, RowsOf,
-    Step, StoreFacts, Taken, Wake, Wish,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LedgerExt, LooksAfter, Number,
+    Row, RowsOf, Step, StoreFacts, Taken, Wake, Wish,
 };
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 
@@ -26,7 +26,7 @@ impl Ledger for ReservedStore {
     }
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
-        match self.state().back(job, generation) {
+        match self.state.lock().back(job, generation) {
             true => Answer::now(true),
             false => self.inner.back(job, generation),
         }
@@ -35,7 +35,7 @@ impl Ledger for ReservedStore {
     fn end_all<'a>(&'a self, ends: &'a [End]) -> Answer<'a, Vec<Row>> {
         let (mut there, mut ended) = (Vec::new(), Vec::new());
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             for end in ends {
                 if state.row(&end.job).is_some() {
                     ended.extend(state.end(&end.job, end.claim));
@@ -62,7 +62,7 @@ impl Ledger for ReservedStore {
             let rows = rows.filter(|row| which.has(&row.claimed));
             first_due(rows, max, self.now())
         };
-        let here = rows(&self.state());
+        let here = rows(&self.state.lock());
         Answer::later(async move {
             self.give_back().await;
             let mut rows = self.inner.due_of(which, max).await?;
@@ -77,7 +77,7 @@ impl Ledger for ReservedStore {
         }
         let (mut there, mut done) = (Vec::new(), false);
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             for change in changes {
                 match state.change(&change) {
                     Some(changed) => done |= changed,
@@ -97,9 +97,9 @@ impl Ledger for ReservedStore {
 
     fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
         let mut here: Vec<Row> = match which {
-            RowsOf::Job(job) => self.state().row(job).cloned().into_iter().collect(),
+            RowsOf::Job(job) => self.state.lock().row(job).cloned().into_iter().collect(),
             RowsOf::Out { max } => {
-                let state = self.state();
+                let state = self.state.lock();
                 let out = state.out.values().take(max);
                 out.map(|out| out.row.clone()).collect()
             }
@@ -116,7 +116,7 @@ impl Ledger for ReservedStore {
 
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
         let here = match which {
-            CountOf::Out => self.state().out.len() as u64,
+            CountOf::Out => self.state.lock().out.len() as u64,
             CountOf::HeldByOthers(_) => 0,
         };
         Answer::later(async move { Ok(here + self.inner.count_rows(which).await?) })
@@ -138,7 +138,7 @@ impl Ledger for ReservedStore {
         Box::pin(async move {
             let wake = self.inner.wake().await;
             if let Wake::Freed(keys) = &wake {
-                self.state().ask_again(keys);
+                self.state.lock().ask_again(keys);
             }
             wake
         })

@@ -25,7 +25,7 @@ impl ReservedStore {
             return Ok(all);
         }
         let ways: Vec<bool> = {
-            let state = self.state();
+            let state = self.state.lock();
             let may_start = |ask: &Claimed| can && state.is_reserved(&ask.limited);
             let is_there = |ask: &Claimed| self.inner.has_row(&ask.job);
             // Of what is out here the store knows nothing.
@@ -59,7 +59,7 @@ impl ReservedStore {
     /// limits are reserved, so that their new claims are kept here. `take` ends the others.
     async fn end_older(&self, asks: &[&Claimed]) -> Result<Vec<Row>, StoreError> {
         let (mut ended, there) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let ended = state.end_older(asks);
             let is_here = |ask: &&&Claimed| state.is_reserved(&ask.limited);
             let is_older = |ask: &&&Claimed| {
@@ -70,7 +70,7 @@ impl ReservedStore {
             (ended, there.collect::<Vec<&&Claimed>>())
         };
         for ask in there {
-            ended.extend(self.there().end(&ask.job, Some(ask.generation)).await?);
+            ended.extend(self.inner.end(&ask.job, Some(ask.generation)).await?);
         }
         Ok(ended)
     }
@@ -80,7 +80,8 @@ impl ReservedStore {
         let mut left = want;
         for (nth, ask) in asks.iter().enumerate() {
             let known = self
-                .state()
+                .state
+                .lock()
                 .row(&ask.job)
                 .map(|row| Verdict::by_row(row, ask));
             let verdict = if let Some(known) = known {
@@ -115,9 +116,9 @@ impl ReservedStore {
             let mut answered = std::pin::pin!(answered);
             answered.as_mut().enable();
             let now = self.now();
-            let next = self.state().turns(limited).next(wanted, now);
+            let next = self.state.lock().turns(limited).next(wanted, now);
             match next {
-                Next::Go(turn) => return Ok(self.state().started(ask, limited, turn, now)),
+                Next::Go(turn) => return Ok(self.state.lock().started(ask, limited, turn, now)),
                 Next::Wait(from) => return Ok(wait(limited, from)),
                 Next::Refused(why, until) => return Ok(refused(limited, why, until)),
                 Next::Asked => answered.await,
@@ -136,7 +137,7 @@ impl ReservedStore {
     async fn ask(&self, limited: &Limited, want: usize) -> bool {
         let unused = {
             let now = self.now();
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let (count, unused) = state.turns(limited).take_unused(now);
             state.unused += count as u64;
             unused
@@ -168,7 +169,7 @@ struct Asking<'a> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let (now, doubt) = (self.store.now(), self.store.inner.facts().doubt);
-        let mut state = self.store.state();
+        let mut state = self.store.state.lock();
         let reserved = self.reserved.as_ref();
         let granted = reserved.map_or(0, |reserved| reserved.turns.len());
         state.granted += granted as u64;
