@@ -123,7 +123,7 @@ impl RedisStore {
         })
     }
 
-    async fn reserve_turns(&self, wish: &Wish<'_>) -> Result<Reserved, StoreError> {
+    async fn reserve_turns(&self, wish: Wish<'_>) -> Result<Reserved, StoreError> {
         let write = |to: &mut Cmd| {
             to.arg(wish.want.min(1 << 10)).arg(wire::time(wish.ahead));
             wire::write_limits(
@@ -148,7 +148,7 @@ impl RedisStore {
             .arg(u8::from(which == LooksAfter::Calls))
             .arg(data.beats);
         let told = self.send(&self.scripts.due, &command).await?;
-        let numbers: Option<Vec<i64>> = told.iter().take(8).map(wire::int).collect();
+        let numbers = told.get(..8).and_then(wire::ints);
         let Some([now, live, others, first, edition, ahead, adopted, beats]) = numbers.as_deref()
         else {
             return Err(self.strange(&told));
@@ -215,7 +215,10 @@ impl Elsewhere for RedisStore {
         let mut command = self.command(&self.scripts.set, &data);
         let not_after = self.not_after(self.remote.clock.now());
         command.arg(wire::time(not_after.0)).arg(1);
-        wire::write_put_back(&mut command, known);
+        command.arg("put_back").arg(known.len());
+        for one in known {
+            wire::write_written(&mut command, one);
+        }
         let told = self.send(&self.scripts.set, &command).await?;
         let count = told.get(1).and_then(wire::int);
         // Less than none: it is too late.
@@ -228,10 +231,10 @@ impl Elsewhere for RedisStore {
         let told = self.send(&self.scripts.look, &command).await?;
         let edition = told.get(1).and_then(wire::int);
         let fields = told.get(2).and_then(wire::list).unwrap_or_default();
-        let pairs = fields.chunks_exact(2).filter_map(|pair| {
-            let [name, text] = pair else { return None };
-            record::kept(wire::text(name)?, wire::text(text)?)
-        });
+        let (pairs, _) = fields.as_chunks::<2>();
+        let pairs = pairs
+            .iter()
+            .filter_map(|[name, text]| record::kept(wire::text(name)?, wire::text(text)?));
         Ok((edition.unwrap_or(0), pairs.collect()))
     }
 }
@@ -256,7 +259,8 @@ impl Ledger for RedisStore {
                 to.arg(wire::time(claim.0));
             };
             let told = self.run(&self.scripts.back, write).await?;
-            self.done(&told)
+            let done = told.get(1).and_then(wire::int);
+            Ok(done.ok_or_else(|| self.strange(&told))? == 1)
         })
     }
 
@@ -341,21 +345,18 @@ impl Ledger for RedisStore {
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
         Answer::later(async move {
-            let optional = |number: Option<i64>| number.map_or(String::new(), |n| n.to_string());
             let write = |to: &mut Cmd| {
                 to.arg(name);
                 match step {
                     Step::Read => to.arg("read").arg(0).arg(""),
-                    Step::Add { by, most } => to.arg("add").arg(by).arg(optional(most)),
-                    Step::Put { value, version } => to
-                        .arg("put")
-                        .arg(value)
-                        .arg(version.map_or(String::new(), |n| n.to_string())),
+                    Step::Add { by, most } => to.arg("add").arg(by).arg(wire::optional(most)),
+                    Step::Put { value, version } => {
+                        to.arg("put").arg(value).arg(wire::optional(version))
+                    }
                 };
             };
             let told = self.run(&self.scripts.number, write).await?;
-            let parts: Option<Vec<i64>> = told.iter().map(wire::int).collect();
-            match parts.as_deref() {
+            match wire::ints(&told).as_deref() {
                 Some([_, value, version, put, done]) => Ok(Number {
                     value: *value,
                     version: version.cast_unsigned(),
@@ -368,7 +369,7 @@ impl Ledger for RedisStore {
     }
 
     fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
-        Answer::later(async move { self.reserve_turns(&wish).await })
+        Answer::later(self.reserve_turns(wish))
     }
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {

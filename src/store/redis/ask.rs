@@ -105,13 +105,6 @@ impl RedisStore {
             .ok_or_else(|| self.strange(told))
     }
 
-    pub(super) fn done(&self, told: &[Value]) -> Result<bool, StoreError> {
-        match told.get(1).and_then(wire::int) {
-            Some(done) => Ok(done == 1),
-            None => Err(self.strange(told)),
-        }
-    }
-
     /// When nobody waits any more for what is asked for now.
     pub(super) fn not_after(&self, now: Timestamp) -> Timestamp {
         now.plus(u64::try_from(self.link.timeout().as_micros()).unwrap_or(u64::MAX))

@@ -29,6 +29,11 @@ pub(super) fn read_time(time: i64) -> Timestamp {
     }
 }
 
+/// A number that may be missing.
+pub(super) fn optional(number: Option<impl ToString>) -> String {
+    number.map_or(String::new(), |number| number.to_string())
+}
+
 /// The limits of a job. A script cannot reckon with calendars, so the edges of the windows around `now`
 /// go with them.
 ///
@@ -104,30 +109,15 @@ fn write_edges(to: &mut Cmd, rate: &Rate, now: Timestamp) {
 
 /// What `reserve` granted.
 pub(super) fn reserved(told: &[Value]) -> Option<Reserved> {
-    let times: Option<Vec<i64>> = list(told.get(1)?)?.iter().map(int).collect();
-    let times = times?;
-    let turns = times.chunks_exact(2).filter_map(|pair| match pair {
-        [from, at] => Some(Turn {
-            from: read_time(*from),
-            at: read_time(*at),
-        }),
-        _ => None,
+    let times = ints(list(told.get(1)?)?)?;
+    let (turns, _) = times.as_chunks::<2>();
+    let turns = turns.iter().map(|[from, at]| Turn {
+        from: read_time(*from),
+        at: read_time(*at),
     });
     let refused = match told.get(2) {
         None | Some(Value::Nil) => None,
-        Some(why) => {
-            let why: Option<Vec<i64>> = list(why)?.iter().map(int).collect();
-            let [strategy, limit, current, at, slot] = *why? else {
-                return None;
-            };
-            Some(Refusal {
-                strategy: of_number(strategy),
-                limit: u32::try_from(limit).ok()?,
-                current: u32::try_from(current).ok()?,
-                at: (at >= 0).then(|| read_time(at)),
-                slot: slot == 1,
-            })
-        }
+        Some(why) => Some(refusal(ints(list(why)?)?.try_into().ok()?)?),
     };
     Some(Reserved {
         turns: turns.collect(),
@@ -135,35 +125,38 @@ pub(super) fn reserved(told: &[Value]) -> Option<Reserved> {
     })
 }
 
-fn of_number(strategy: i64) -> Strategy {
-    match strategy {
-        1 => Strategy::Concurrency,
-        2 => Strategy::Rate,
-        3 => Strategy::Throttle,
-        5 => Strategy::Line,
-        _ => Strategy::Shut,
-    }
+/// Why a key refused.
+fn refusal([strategy, limit, current, at, slot]: [i64; 5]) -> Option<Refusal> {
+    Some(Refusal {
+        strategy: match strategy {
+            1 => Strategy::Concurrency,
+            2 => Strategy::Rate,
+            3 => Strategy::Throttle,
+            5 => Strategy::Line,
+            _ => Strategy::Shut,
+        },
+        limit: u32::try_from(limit).ok()?,
+        current: u32::try_from(current).ok()?,
+        at: known_time(at),
+        slot: slot == 1,
+    })
+}
+
+/// A time as a script gave it, if there is one; below zero: there is none.
+fn known_time(time: i64) -> Option<Timestamp> {
+    (time >= 0).then(|| read_time(time))
 }
 
 /// A verdict of `take`.
 pub(super) fn verdict(of: &Value) -> Option<Verdict> {
-    let parts: Option<Vec<i64>> = list(of)?.iter().map(int).collect();
-    let known = |at: i64| (at >= 0).then(|| read_time(at));
-    let number = |n: i64| u32::try_from(n).ok();
-    Some(match *parts? {
+    Some(match *ints(list(of)?)? {
         [0] => Verdict::HasRow,
         [4] => Verdict::Outdated,
         [1, at] => Verdict::Started { at: read_time(at) },
         [2, which, strategy, limit, current, own, slot, opens, action] => Verdict::Refused {
             which: usize::try_from(which).ok()?,
-            why: Refusal {
-                strategy: of_number(strategy),
-                limit: number(limit)?,
-                current: number(current)?,
-                at: known(own),
-                slot: slot == 1,
-            },
-            at: known(opens),
+            why: refusal([strategy, limit, current, own, slot])?,
+            at: known_time(opens),
             action: record::on_limit(action)?,
         },
         [3] => Verdict::Unasked,
@@ -195,9 +188,8 @@ pub(super) fn state(kept: Option<&Value>, shares: Option<&Value>) -> Option<(Key
         None | Some(Value::Nil) => (KeyState::default(), Timestamp(0)),
         Some(kept) => KeyState::unpack(bytes(kept)?)?,
     };
-    let fields = shares.and_then(list).unwrap_or_default();
-    let rows = fields.chunks_exact(2).map(|pair| {
-        let [name, numbers] = pair else { return None };
+    let (fields, _) = shares.and_then(list).unwrap_or_default().as_chunks::<2>();
+    let rows = fields.iter().map(|[name, numbers]| {
         let numbers = text(numbers)?.split(' ').map(str::parse);
         Some((text(name)?, numbers.collect::<Result<Vec<u64>, _>>().ok()?))
     });
@@ -235,7 +227,7 @@ pub(super) fn row(of: &Value, owner: &str) -> Option<Row> {
             "o" => Place::Out(until.into()),
             _ => return None,
         },
-        started: Some(int(started)?).filter(|at| *at >= 0).map(read_time),
+        started: known_time(int(started)?),
         ours: text(of_owner)? == owner,
     })
 }
@@ -261,6 +253,11 @@ pub(super) fn int(of: &Value) -> Option<i64> {
         Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
         _ => None,
     }
+}
+
+/// Numbers and nothing else.
+pub(super) fn ints(of: &[Value]) -> Option<Vec<i64>> {
+    of.iter().map(int).collect()
 }
 
 pub(super) fn bytes(of: &Value) -> Option<&[u8]> {
@@ -369,16 +366,8 @@ fn write_times<'c>(to: &'c mut Cmd, verb: &str, job: &str, numbers: [u64; 3]) ->
     to
 }
 
-/// What was set over HTTP and has to be put back, all of it.
-pub(super) fn write_put_back(to: &mut Cmd, some: &[Written]) {
-    to.arg("put_back").arg(some.len());
-    for one in some {
-        write_written(to, one);
-    }
-}
-
 /// What was set over HTTP, and when it ends.
-fn write_written<'c>(to: &'c mut Cmd, written: &Written) -> &'c mut Cmd {
+pub(super) fn write_written<'c>(to: &'c mut Cmd, written: &Written) -> &'c mut Cmd {
     to.arg(&written.name).arg(&written.text);
     match written.ends {
         Some(at) => to.arg(time(at.0)),
