@@ -4,12 +4,7 @@ local not_after, job, gen = num(), arg(), num()
 if now > not_after then return late() end
 local r = row(job)
 if not r or r.gen ~= gen or r.place ~= 'o' or r.owner ~= owner then return { now, 0 } end
-for _, undo in ipairs(taken_of(r)) do
-  local k = key(undo[1])
-  undo_take(k, job, undo)
-  k.changed = true
-  freed[#freed + 1] = undo[1]
-end
+each_slot(r, undo_take)
 drop_row(r)
 save_all()
 publish_freed()

@@ -56,6 +56,15 @@ now = max(now, seen)
 -- Ten times a second is enough. Where nothing can be written, what only reads or frees goes on.
 if new_time and epoch ~= '' then redis.pcall('HSET', P .. 'meta', 'seen', now, 'ahead', ahead) end
 
+-- Whether these data began anew, and others may still put back what they know.
+local function settling()
+  return meta[2] and now < tonumber(meta[2])
+end
+
+local function too_soon()
+  return redis.error_reply('SETTLING others have to announce themselves first')
+end
+
 -- Who asked goes by its not being done, and may have asked for something else since.
 local function late()
   return redis.error_reply('LATE nobody waits for this any more')
@@ -1008,15 +1017,20 @@ local function lost_row(job)
   return redis.error_reply('WIPED a row is gone')
 end
 
--- The row goes, and its slots with it.
-local function end_row(r)
-  drop_row(r)
+-- The slots of a row end, each by `step`.
+local function each_slot(r, step)
   for _, undo in ipairs(taken_of(r)) do
     local k = key(undo[1])
-    end_slot(k, r.job, undo)
+    step(k, r.job, undo)
     k.changed = true
     freed[#freed + 1] = undo[1]
   end
+end
+
+-- The row goes, and its slots with it.
+local function end_row(r)
+  drop_row(r)
+  each_slot(r, end_slot)
 end
 
 -- Tells the others, if there are any, by a message that begins with who says it.

@@ -5,9 +5,7 @@ local want, ahead = num(), num()
 local limits = read_limits()
 local l = limits[1]
 local k = key(l.key)
-if want > 0 and meta[2] and now < tonumber(meta[2]) then
-  return redis.error_reply('SETTLING others have to announce themselves first')
-end
+if want > 0 and settling() then return too_soon() end
 
 for _ = 1, num() do
   local at = num()

@@ -26,14 +26,8 @@ local function till()
   return true
 end
 
--- A call that may end a job is on its way, or is over, and no row says who has it.
-local function doubt()
-  publish('row\n' .. arg())
-  return true
-end
-
--- Jobs came to some of a queue's subqueues.
-local function came()
+-- What siblings are told, and nothing is kept of.
+local function say()
   publish(arg())
   return true
 end
@@ -49,15 +43,6 @@ local function holding()
   redis.call('HSET', name, owner, string.format('%.0f %.0f', jobs, now))
   redis.call('PEXPIRE', name, HOLDS_LAST / 1000)
   return true
-end
-
--- Whether these data began anew, and others may still put back what they know.
-local function settling()
-  return meta[2] and now < tonumber(meta[2])
-end
-
-local function too_soon()
-  return redis.error_reply('SETTLING others have to announce themselves first')
 end
 
 -- What a key has used is forgotten, but not its slots.
@@ -206,7 +191,7 @@ local function shut()
   return true
 end
 
-local verbs = { till = till, doubt = doubt, came = came, holding = holding, adopt = adopt, offer = offer, own = own, override = override, clear = clear, shut = shut,
+local verbs = { till = till, say = say, holding = holding, adopt = adopt, offer = offer, own = own, override = override, clear = clear, shut = shut,
   unused = unused, paused = paused, put_back = put_back }
 
 local told, failed = { now }, nil

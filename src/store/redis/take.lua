@@ -2,9 +2,7 @@
 
 local not_after, want = num(), num()
 if now > not_after then return late() end
-if want > 0 and meta[2] and now < tonumber(meta[2]) then
-  return redis.error_reply('SETTLING others have to announce themselves first')
-end
+if want > 0 and settling() then return too_soon() end
 
 -- The refusal that lets go last, with the strongest action of all.
 local function refused(ask)

@@ -281,9 +281,9 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             until,
             visibility,
         } => write_times(to, "till", job, [generation.0, until.at().0, *visibility]),
-        Change::Doubt { job } => to.arg("doubt").arg(&**job),
-        Change::Came { queue, subqueues } => to.arg("came").arg(record::came(queue, subqueues)),
-        Change::Moved { queue, moved } => to.arg("came").arg(record::moved(queue, moved)),
+        Change::Doubt { job } => to.arg("say").arg(format!("row\n{job}")),
+        Change::Came { queue, subqueues } => to.arg("say").arg(record::came(queue, subqueues)),
+        Change::Moved { queue, moved } => to.arg("say").arg(record::moved(queue, moved)),
         Change::Holds { queue, jobs } => to.arg("holding").arg(&**queue).arg(*jobs),
         Change::Offer { claimed } => write_claim(to, "offer", claimed, claimed.claimed_at),
         Change::Shut {
