@@ -156,6 +156,10 @@ impl Number {
     #[must_use]
     pub fn stepped(self, step: Step, now: Timestamp) -> Number {
         let version = self.version + 1;
+        let refused = Number {
+            done: false,
+            ..self
+        };
         match step {
             Step::Read => Number { done: true, ..self },
             Step::Add { by, most } => match self.value.checked_add(by) {
@@ -165,16 +169,10 @@ impl Number {
                     done: true,
                     ..self
                 },
-                _ => Number {
-                    done: false,
-                    ..self
-                },
+                _ => refused,
             },
             Step::Put { version: seen, .. } if seen.is_some_and(|seen| seen != self.version) => {
-                Number {
-                    done: false,
-                    ..self
-                }
+                refused
             }
             Step::Put { value, .. } => Number {
                 value,

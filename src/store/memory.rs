@@ -12,7 +12,6 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::clock::Clock;
-use super::engine::Entry;
 use super::fleet::{self, Numbers};
 use super::ledger::{CountOf, KeyStates, Ledger, LooksAfter, RowsOf, StoreFacts};
 use super::remote::put_back;
@@ -152,29 +151,20 @@ impl Ledger for MemoryStore {
     }
 
     fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
+        let books = self.books.lock();
         Answer::now(match which {
             RowsOf::Job(job) => {
-                let books = self.books.lock();
                 let entry = books.rows.get(job);
                 entry.map(|entry| entry.row.clone()).into_iter().collect()
             }
-            RowsOf::Out { max } => {
-                let books = self.books.lock();
-                let rows = books.rows.values().map(|entry| &entry.row);
-                let out = rows.filter(|row| row.is_out());
-                out.take(max).cloned().collect()
-            }
+            RowsOf::Out { max } => books.out().take(max).cloned().collect(),
             RowsOf::Offered { .. } => Vec::new(),
         })
     }
 
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
         Answer::now(match which {
-            CountOf::Out => {
-                let books = self.books.lock();
-                let is_out = |entry: &&Entry| entry.row.is_out();
-                books.rows.values().filter(is_out).count() as u64
-            }
+            CountOf::Out => self.books.lock().out().count() as u64,
             CountOf::HeldByOthers(_) => 0,
         })
     }

@@ -109,11 +109,6 @@ impl Guard {
         self.state.lock().lost.is_some()
     }
 
-    /// Whether the store's data began anew just now: others may not have put back theirs yet.
-    fn is_anew(&self, state: &Notes) -> bool {
-        self.is_recent(state.emptied)
-    }
-
     /// The claim of our row of a job, wherever the job is.
     pub(super) fn claim_of_own(&self, job: &str) -> Option<Gen> {
         let state = self.state.lock();
@@ -188,8 +183,10 @@ impl Guard {
         let claim = |row: &Row| row.claimed.generation;
         let is_forgotten = |own: &&Row| match &rows {
             Ok(rows) if own.is_out() => rows.is_empty() && self.may_have_forgotten(&state),
-            // One of an older claim was put back, and ours takes its place.
-            Ok(rows) => rows.iter().all(|row| claim(row) < claim(own)) && self.is_anew(&state),
+            // Its data began anew. One of an older claim was put back, and ours takes its place.
+            Ok(rows) => {
+                rows.iter().all(|row| claim(row) < claim(own)) && self.is_recent(state.emptied)
+            }
             Err(_) => own.is_out(),
         };
         if let Some(own) = own.filter(is_forgotten) {

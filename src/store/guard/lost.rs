@@ -199,24 +199,17 @@ impl Lost {
             })
             .collect();
         let open: Vec<&Claimed> = open.iter().collect();
-        let Taken {
-            verdicts,
-            mut ended,
-            served,
-        } = self.local.take(&open, want).await?;
+        let mut taken = self.local.take(&open, want).await?;
         let closed = asks.iter().zip(&stay).filter(|(_, stay)| stay.is_some());
         let closed: Vec<&Claimed> = closed.map(|(ask, _)| *ask).collect();
-        ended.extend(self.local.take(&closed, 0).await?.ended);
-        let mut verdicts = verdicts.into_iter();
+        let ended = self.local.take(&closed, 0).await?.ended;
+        taken.ended.extend(ended);
+        let mut told = taken.verdicts.into_iter();
         // There is one for each that was asked.
-        let mut asked = || verdicts.next().unwrap_or(Verdict::Unasked);
+        let mut asked = || told.next().unwrap_or(Verdict::Unasked);
         let each = stay.into_iter().map(|stay| stay.unwrap_or_else(&mut asked));
         let verdicts = each.collect();
-        Ok(Taken {
-            verdicts,
-            ended,
-            served,
-        })
+        Ok(Taken { verdicts, ..taken })
     }
 
     pub(super) async fn room(&self, limited: &[Limited]) -> Result<Room, StoreError> {

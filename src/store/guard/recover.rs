@@ -183,7 +183,7 @@ struct PutBack {
 }
 
 /// What it is told next, in this order.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 struct ToTell {
     /// What was not out through us and has ended, as offers have.
     lapsed: Vec<(Arc<str>, Gen)>,
@@ -197,12 +197,7 @@ struct ToTell {
 impl PutBack {
     /// What is not told yet; `None`: nothing.
     fn next(&mut self, state: &Notes) -> Option<ToTell> {
-        let mut news = ToTell {
-            lapsed: Vec::new(),
-            rows: Vec::new(),
-            undone: Vec::new(),
-            ended: Vec::new(),
-        };
+        let mut news = ToTell::default();
         self.offers |= state.owes_offers;
         let own = state.own.iter();
         for (job, row) in own.filter(|(_, row)| row.is_out() || state.owes_offers) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::keys::Keys;
+use crate::Row;
 use crate::engine::{Engine, Entry, Tables};
 use ojs_limit::{Key, KeyState, Space, Timestamp};
 
@@ -35,6 +36,12 @@ impl Books {
         self.seen = self.seen.max(now);
         let now = self.seen;
         Engine { tables: self, now }
+    }
+
+    /// The rows of jobs that are out.
+    pub(super) fn out(&self) -> impl Iterator<Item = &Row> {
+        let rows = self.rows.values().map(|entry| &entry.row);
+        rows.filter(|row| row.is_out())
     }
 }
 

@@ -10,7 +10,7 @@ use super::rules::Policies;
 use super::state::Ahead;
 use crate::guard::Guard;
 use crate::{Answer, KnownRow, Ledger, LedgerExt, Room, Wish};
-use ojs_limit::{Key, Limited, Limits, Space, Timestamp};
+use ojs_limit::{Limited, Space, Timestamp};
 
 /// A clock that is further off than this, in microseconds, leaves too little of a turn.
 const MOST_DOUBT: u64 = 2_000;
@@ -60,7 +60,9 @@ impl ReservedStore {
                 let (count, times) = turns.take_unused(now);
                 *unused += count as u64;
                 if !times.is_empty() {
-                    all.push((limited(key, limits), times));
+                    let policy = Arc::from("");
+                    let limited = Limited::new(Space::Job, key.clone(), limits.clone(), policy);
+                    all.push((limited, times));
                 }
             }
             if keys.len() > MANY {
@@ -79,14 +81,7 @@ impl ReservedStore {
             drop(self.inner.reserve(wish).await);
         }
     }
-}
 
-/// A key as it is named to the store.
-fn limited(key: &Key, limits: &Limits) -> Limited {
-    Limited::new(Space::Job, key.clone(), limits.clone(), Arc::from(""))
-}
-
-impl ReservedStore {
     pub(crate) fn guard(&self) -> &Guard {
         &self.inner
     }

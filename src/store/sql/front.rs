@@ -166,11 +166,8 @@ impl SqlStore {
             true => told.next().unwrap_or(Verdict::Unasked),
             false => Verdict::Unfit,
         };
-        Ok(Taken {
-            verdicts: asks.iter().map(verdict).collect(),
-            ended: taken.ended,
-            served: taken.served,
-        })
+        let verdicts = asks.iter().map(verdict).collect();
+        Ok(Taken { verdicts, ..taken })
     }
 
     async fn overdue(&self, which: LooksAfter, max: usize) -> Result<Vec<Row>, StoreError> {

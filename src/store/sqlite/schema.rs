@@ -55,11 +55,8 @@ impl From<Error> for OpenFailed {
 
 /// Opens the file, and makes it or its tables if there are none.
 pub(super) fn open(path: &Path, namespace: &str) -> Result<Connection, OpenFailed> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_handler(Some(wait))?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+    let mut connection = connect(path, flags)?;
     connection.set_prepared_statement_cache_capacity(64);
     // Nothing is changed in a file that is not ours.
     if !is_empty(&connection)? {
@@ -91,9 +88,7 @@ pub(super) fn open_to_read(path: &Path, namespace: &str) -> Result<Option<Connec
             false => Err(OpenFailed::Foreign("its folder is not there".to_owned())),
         };
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_handler(Some(wait))?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     if is_empty(&connection)? {
         return Ok(None);
     }
@@ -104,11 +99,17 @@ pub(super) fn open_to_read(path: &Path, namespace: &str) -> Result<Option<Connec
 
 /// Writes what is there once more: whether that goes, only a write tells.
 pub(super) fn rewrite(path: &Path) -> Result<(), rusqlite::Error> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_handler(Some(wait))?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.execute("UPDATE meta SET opens = opens", ())?;
     Ok(())
+}
+
+/// A connection that waits for other processes, for one thread at a time.
+fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Error> {
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_handler(Some(wait))?;
+    Ok(connection)
 }
 
 /// Whether it is of this namespace.

@@ -1,6 +1,7 @@
 //! What a connection does: what is read, and what is no step on a page.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
@@ -138,7 +139,8 @@ pub(super) fn page(
     need: &Need,
     mut page: Page,
 ) -> Result<Option<Page>, Error> {
-    let named = |names: &mut dyn Iterator<Item = &String>| -> Rows {
+    let named = |names: &BTreeSet<String>| -> Rows {
+        let names = names.iter();
         names.map(|name| vec![SqlValue::from(&**name)]).collect()
     };
     for (asked, names) in [
@@ -146,14 +148,14 @@ pub(super) fn page(
         (Statement::Numbers, &need.numbers),
         (Statement::Overrides, &need.overrides),
     ] {
-        let rows = each(connection, asked, &named(&mut names.iter()))?;
+        let rows = each(connection, asked, &named(names))?;
         if page.read(asked, rows).is_none() {
             return Ok(None);
         }
     }
     let mut names = need.names.clone();
     names.extend(page.names());
-    let keys = each(connection, Statement::Keys, &named(&mut names.iter()))?;
+    let keys = each(connection, Statement::Keys, &named(&names))?;
     Ok(page.read(Statement::Keys, keys).map(|()| page))
 }
 
