@@ -44,12 +44,17 @@ impl Fault {
         after: None,
     };
 
-    /// The store is not there.
-    pub fn gone() -> Fault {
+    /// The operation fails so, and is not done.
+    pub fn failed(error: StoreError) -> Fault {
         Fault {
-            before: Some(StoreError::Unavailable("switched off".into())),
+            before: Some(error),
             ..Fault::NONE
         }
+    }
+
+    /// The store is not there.
+    pub fn gone() -> Fault {
+        Fault::failed(StoreError::Unavailable("switched off".into()))
     }
 
     /// The operation is done, and no one hears of it.

@@ -48,7 +48,7 @@ fn claimed(job: &str, slots: u32) -> Claimed {
 
 async fn starts(guard: &Guard, job: &str) -> Result<bool, StoreError> {
     let taken = guard.take(&[&claimed(job, 3)], 1).await?;
-    Ok(matches!(taken.verdicts[0], Verdict::Started { .. }))
+    Ok(taken.verdicts[0].is_started())
 }
 
 /// How many slots of the key are taken in the store.
@@ -64,6 +64,19 @@ async fn lose(rig: &Rig) {
     assert!(rig.guard.count_out().await.is_err());
     let _answered_by_the_mode = rig.guard.count_out().await;
     assert!(rig.guard.is_lost());
+}
+
+/// The store is there again, and the next look finds it.
+async fn regain(rig: &Rig) {
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert!(!rig.guard.is_lost());
+}
+
+/// One call fails.
+async fn fail_once(rig: &Rig, fault: Fault) {
+    rig.faulty.script([fault]);
+    assert!(rig.guard.count_out().await.is_err());
 }
 
 /// A worker settled the job through a sibling, whose message did not come: with the store lost, nothing starts in its slot.
@@ -88,9 +101,7 @@ async fn a_store_that_comes_and_goes_fills_no_log() {
     assert!(starts(&rig.guard, "a").await.unwrap());
     for _ in 0..100 {
         lose(&rig).await;
-        rig.faulty.standing(None);
-        rig.guard.due(9).await.unwrap();
-        assert!(!rig.guard.is_lost());
+        regain(&rig).await;
         tokio::time::advance(Duration::from_millis(300)).await;
     }
     let lost = |lines: &Lines| lines.with("id=store_lost").len();
@@ -108,8 +119,7 @@ async fn a_store_that_comes_and_goes_fills_no_log() {
         rig.guard.due(9).await.ok();
     }
     assert_eq!(lost(&lines), before + 1, "{}", lines.text());
-    rig.faulty.standing(None);
-    rig.guard.due(9).await.unwrap();
+    regain(&rig).await;
     assert_eq!(lines.with("the store is back").len(), before + 1);
 }
 
@@ -157,9 +167,7 @@ async fn while_it_is_lost_there_is_one_clock() {
     tokio::time::advance(Duration::from_millis(20)).await;
     assert_eq!(rig.guard.now(), Timestamp(T + 20_000));
     assert_eq!(starts_at("c").await, rig.guard.now());
-    rig.faulty.standing(None);
-    rig.guard.due(9).await.unwrap();
-    assert!(!rig.guard.is_lost());
+    regain(&rig).await;
     assert_eq!(rig.guard.now(), Timestamp(T + 50_000));
 }
 
@@ -177,9 +185,7 @@ async fn a_share_is_the_slots_that_were_ours() {
     assert!(starts(&rig.guard, "c").await.unwrap());
     assert_eq!(rig.guard.count_out().await.unwrap(), 2);
     // Back: what went on without the store is known there before anything starts.
-    rig.faulty.standing(None);
-    rig.guard.due(9).await.unwrap();
-    assert!(!rig.guard.is_lost());
+    regain(&rig).await;
     assert_eq!(active(&rig).await, 2);
     assert!(rig.faulty.row("a").await.unwrap().is_none());
     assert!(starts(&rig.guard, "d").await.unwrap());
@@ -202,8 +208,8 @@ async fn a_key_that_a_job_meets_twice_is_one_slot_of_the_share() {
         })
     };
     let starts = async |job: &str| {
-        let verdicts = rig.guard.take(&[&twice(job)], 1).await.unwrap().verdicts;
-        matches!(verdicts[0], Verdict::Started { .. })
+        let taken = rig.guard.take(&[&twice(job)], 1).await.unwrap();
+        taken.verdicts[0].is_started()
     };
     assert!(starts("a").await && starts("b").await);
     lose(&rig).await;
@@ -275,10 +281,7 @@ async fn a_row_of_ours_is_known_without_the_store() {
     let rig = rig(OnStoreError::Share);
     assert!(starts(&rig.guard, "a").await.unwrap());
     for error in [StoreError::Wiped, StoreError::Timeout] {
-        rig.faulty.script([Fault {
-            before: Some(error),
-            ..Fault::NONE
-        }]);
+        rig.faulty.script([Fault::failed(error)]);
         let row = rig.guard.row("a").await.unwrap().unwrap();
         assert!(row.is_out());
         assert!(rig.guard.due(9).await.is_ok());
@@ -310,7 +313,7 @@ async fn each_policy_is_answered_as_it_declares() {
     for policy in ["share", "closed", "open"] {
         let first = of(policy, policy);
         let verdicts = rig.guard.take(&[&first], 1).await.unwrap().verdicts;
-        assert!(matches!(verdicts[0], Verdict::Started { .. }), "{policy}");
+        assert!(verdicts[0].is_started(), "{policy}");
     }
     lose(&rig).await;
     let asks = ["closed", "share", "open"].map(|policy| of(&format!("{policy}2"), policy));
@@ -325,7 +328,7 @@ async fn each_policy_is_answered_as_it_declares() {
         Some(Strategy::Concurrency),
         "its only slot is out"
     );
-    assert!(matches!(verdicts[2], Verdict::Started { .. }));
+    assert!(verdicts[2].is_started());
     assert!(rig.guard.end("closed", None).await.unwrap().is_some());
     // The strictest of a job's policies decides, and what is declared anew counts at once.
     let mut both = of("both", "open");
@@ -335,8 +338,7 @@ async fn each_policy_is_answered_as_it_declares() {
     assert!(rig.guard.take(&[&asks[0]], 1).await.is_ok());
     // A slot that ends is a share's to give again.
     assert!(rig.guard.end("share", None).await.unwrap().is_some());
-    let verdicts = rig.guard.take(&[&asks[1]], 1).await.unwrap().verdicts;
-    assert!(matches!(verdicts[0], Verdict::Started { .. }));
+    assert!(rig.guard.take(&[&asks[1]], 1).await.unwrap().verdicts[0].is_started());
 }
 
 #[tokio::test(start_paused = true)]
@@ -344,8 +346,7 @@ async fn who_never_knew_the_store_is_closed() {
     let rig = rig(OnStoreError::Open);
     lose(&rig).await;
     assert!(starts(&rig.guard, "a").await.is_err());
-    rig.faulty.standing(None);
-    rig.guard.due(9).await.unwrap();
+    regain(&rig).await;
     assert!(starts(&rig.guard, "a").await.unwrap());
 }
 
@@ -375,8 +376,7 @@ async fn a_start_that_is_undone_without_the_store_is_undone_there() {
             "by now it is lost"
         );
         assert!(rig.guard.is_lost());
-        rig.faulty.standing(None);
-        rig.guard.due(9).await.unwrap();
+        regain(&rig).await;
         for job in ["a", "b"] {
             assert!(rig.faulty.row(job).await.unwrap().is_none(), "{job}");
         }
@@ -447,8 +447,8 @@ async fn what_was_held_at_the_loss_starts_without_the_store() {
         let [held, doubtful, closed] = lose_what_is_held(&rig).await;
         let asks = [&held, &doubtful, &closed];
         let verdicts = rig.guard.take(&asks, 3).await.unwrap().verdicts;
-        let started = |verdict: &Verdict| matches!(verdict, Verdict::Started { .. });
-        assert!(verdicts[..2].iter().all(started), "{verdicts:?}");
+        let both = verdicts[..2].iter().all(Verdict::is_started);
+        assert!(both, "{verdicts:?}");
         assert!(
             matches!(verdicts[2], Verdict::Refused { .. }),
             "{verdicts:?}"
@@ -459,8 +459,7 @@ async fn what_was_held_at_the_loss_starts_without_the_store() {
 #[tokio::test(start_paused = true)]
 async fn one_failure_is_no_loss_and_nothing_waits_once_it_is_one() {
     let rig = rig(OnStoreError::Closed);
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
+    fail_once(&rig, Fault::gone()).await;
     assert!(starts(&rig.guard, "a").await.unwrap());
     assert!(!rig.guard.is_lost());
     let slow = Fault {
@@ -539,8 +538,7 @@ async fn rows_are_put_back_once() {
         .take(&out.iter().collect::<Vec<_>>(), 99)
         .await
         .unwrap();
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
+    fail_once(&rig, Fault::gone()).await;
     rig.faulty
         .standing(Some(Fault::late(Duration::from_millis(1))));
     let before = rig.faulty.calls();
@@ -557,8 +555,7 @@ async fn rows_are_put_back_once() {
 async fn who_waits_for_a_recovery_that_fails_does_not_try_again() {
     let rig = rig(OnStoreError::Share);
     assert!(starts(&rig.guard, "a").await.unwrap());
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
+    fail_once(&rig, Fault::gone()).await;
     rig.faulty.standing(Some(Fault {
         delay: Duration::from_millis(250),
         ..Fault::gone()
@@ -583,9 +580,7 @@ async fn a_share_is_used_once_however_often_the_store_is_lost() {
         started.push(starts(&format!("{loss}x")).await && starts(&format!("{loss}y")).await);
         lose(&rig).await;
         started.push(starts(&format!("{loss}a")).await && starts(&format!("{loss}b")).await);
-        rig.faulty.standing(None);
-        rig.guard.due(9).await.unwrap();
-        assert!(!rig.guard.is_lost());
+        regain(&rig).await;
     }
     assert_eq!(started, [true, true, false, false, false, false]);
 }
@@ -594,10 +589,7 @@ async fn a_share_is_used_once_however_often_the_store_is_lost() {
 async fn a_store_that_waits_for_others_is_not_lost() {
     let rig = rig(OnStoreError::Open);
     assert!(starts(&rig.guard, "a").await.unwrap());
-    let settling = Fault {
-        before: Some(StoreError::Settling),
-        ..Fault::NONE
-    };
+    let settling = Fault::failed(StoreError::Settling);
     rig.faulty.standing(Some(settling));
     for _ in 0..5 {
         assert_eq!(starts(&rig.guard, "b").await, Err(StoreError::Settling));
@@ -614,10 +606,7 @@ async fn a_store_that_waits_for_others_is_not_lost() {
 async fn a_store_that_forgot_is_not_lost() {
     let rig = rig(OnStoreError::Open);
     assert!(starts(&rig.guard, "a").await.unwrap());
-    rig.faulty.standing(Some(Fault {
-        before: Some(StoreError::Wiped),
-        ..Fault::NONE
-    }));
+    rig.faulty.standing(Some(Fault::failed(StoreError::Wiped)));
     for _ in 0..5 {
         assert!(rig.guard.count_out().await.is_err());
         assert_eq!(starts(&rig.guard, "b").await, Err(StoreError::Wiped));
@@ -648,15 +637,11 @@ async fn a_key_that_was_shut_here_stays_shut_through_a_loss_and_a_wipe() {
     lose(&rig).await;
     assert_eq!(until(&rig.guard, "k").await, Some(hour));
     assert!(rig.guard.set(shut("meanwhile")).await.unwrap());
-    rig.faulty.standing(None);
-    rig.guard.due(9).await.unwrap();
+    regain(&rig).await;
     assert_eq!(until(&*rig.faulty, "meanwhile").await, Some(hour));
 
     rig.faulty.set(Change::Clear).await.unwrap();
-    rig.faulty.script([Fault {
-        before: Some(StoreError::Wiped),
-        ..Fault::NONE
-    }]);
+    rig.faulty.script([Fault::failed(StoreError::Wiped)]);
     assert!(!starts(&rig.guard, "a").await.unwrap());
     assert_eq!(until(&*rig.faulty, "k").await, Some(hour));
     // What opens it is heeded.
@@ -671,10 +656,7 @@ async fn what_a_store_cannot_keep_is_not_told_again() {
     let rig = rig(OnStoreError::Open);
     assert!(starts(&rig.guard, "a").await.unwrap());
     let unfit = StoreError::Unfit("too long".into());
-    rig.faulty.standing(Some(Fault {
-        before: Some(unfit.clone()),
-        ..Fault::NONE
-    }));
+    rig.faulty.standing(Some(Fault::failed(unfit.clone())));
     for _ in 0..5 {
         assert_eq!(starts(&rig.guard, "long").await, Err(unfit.clone()));
         assert!(rig.guard.back("long", Gen(1)).await.is_err());
@@ -690,10 +672,7 @@ async fn what_a_store_cannot_keep_is_not_told_again() {
 #[tokio::test(start_paused = true)]
 async fn a_start_in_doubt_that_a_store_cannot_keep_is_no_doubt() {
     let rig = rig(OnStoreError::Closed);
-    let unfit = || Fault {
-        before: Some(StoreError::Unfit("too long".into())),
-        ..Fault::NONE
-    };
+    let unfit = || Fault::failed(StoreError::Unfit("too long".into()));
     rig.faulty.script([Fault::gone()]);
     assert!(starts(&rig.guard, "long").await.is_err());
     // It is told of what is ours, and that this did not start; then it is asked.
@@ -777,11 +756,7 @@ async fn nobody_is_alone_right_after_the_store_was_emptied() {
     rig.guard.due(9).await.unwrap();
     assert!(rig.guard.is_alone());
     assert!(matches!(rig.guard.known("a"), KnownRow::No));
-    rig.faulty.script([Fault {
-        before: Some(StoreError::Wiped),
-        ..Fault::NONE
-    }]);
-    assert!(rig.guard.count_out().await.is_err());
+    fail_once(&rig, Fault::failed(StoreError::Wiped)).await;
     rig.guard.due(9).await.unwrap();
     assert!(!rig.guard.is_alone());
     assert!(matches!(rig.guard.known("a"), KnownRow::Unsure));
@@ -817,11 +792,7 @@ async fn of_what_is_held_the_offers_are_put_back() {
     for job in ["held", "taken", "again", "refused", "offered"] {
         assert!(rig.faulty.row(job).await.unwrap().is_none(), "{job}");
     }
-    rig.faulty.script([Fault {
-        before: Some(StoreError::Wiped),
-        ..Fault::NONE
-    }]);
-    assert!(rig.guard.count_out().await.is_err());
+    fail_once(&rig, Fault::failed(StoreError::Wiped)).await;
     let row = rig.guard.row("offered").await.unwrap();
     assert!(row.is_some_and(|row| row.ours), "it is to be told of");
     rig.guard.due(9).await.unwrap();
@@ -836,8 +807,7 @@ async fn of_what_is_held_the_offers_are_put_back() {
     assert_eq!(active(&rig).await, 1, "that of the job that is out");
     assert!(rig.guard.end("out", None).await.unwrap().is_some());
     for job in [&held, &refused] {
-        let verdicts = rig.guard.take(&[job], 1).await.unwrap().verdicts;
-        assert!(matches!(verdicts[0], Verdict::Started { .. }));
+        assert!(rig.guard.take(&[job], 1).await.unwrap().verdicts[0].is_started());
         assert!(rig.guard.back(&job.job, Gen(1)).await.unwrap());
     }
 }
@@ -849,10 +819,7 @@ async fn what_was_offered_and_lapsed_ends_before_siblings_see_us() {
     let rig = rig(OnStoreError::Share);
     rig.faulty.with_siblings(1);
     let offered = claimed("offered", 1);
-    let offer = Change::Offer {
-        claimed: offered.clone(),
-    };
-    assert!(rig.guard.set(offer).await.unwrap());
+    assert!(rig.guard.set(offer(&offered)).await.unwrap());
     lose(&rig).await;
     rig.guard
         .end("offered", Some(offered.generation))
@@ -914,8 +881,7 @@ async fn a_slot_is_used_again_in_the_moment_in_which_its_end_is_told() {
         };
         let (due, ()) = tokio::join!(rig.guard.due(9), meanwhile);
         due.unwrap();
-        rig.faulty.standing(None);
-        rig.guard.due(9).await.unwrap();
+        regain(&rig).await;
         assert!(rig.faulty.row("a").await.unwrap().is_none());
         assert_eq!(active(&rig).await, 1);
     }
@@ -932,8 +898,7 @@ async fn what_is_out_is_known_although_the_store_forgot_it() {
         rig.guard.row("a").await.unwrap().is_none(),
         "it is believed"
     );
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
+    fail_once(&rig, Fault::gone()).await;
     assert!(!rig.guard.is_lost() && rig.guard.may_miss_rows());
     let row = rig.guard.row("a").await.unwrap();
     assert!(row.is_some_and(|row| row.is_out()));
@@ -950,8 +915,7 @@ async fn who_says_what_it_forgot_misses_no_row_after_a_failed_call() {
     let rig = rig(OnStoreError::Share);
     rig.faulty.never_forgets_unsaid();
     assert!(starts(&rig.guard, "a").await.unwrap());
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
+    fail_once(&rig, Fault::gone()).await;
     assert!(rig.guard.may_miss_rows(), "it is not told of ours yet");
     rig.guard.due(9).await.unwrap();
     assert!(!rig.guard.may_miss_rows());
@@ -959,8 +923,7 @@ async fn who_says_what_it_forgot_misses_no_row_after_a_failed_call() {
     let row = rig.guard.row("a").await.unwrap();
     assert!(row.is_none(), "it is believed");
     lose(&rig).await;
-    rig.faulty.standing(None);
-    rig.guard.due(9).await.unwrap();
+    regain(&rig).await;
     assert!(rig.guard.may_miss_rows());
 }
 
@@ -968,8 +931,7 @@ async fn who_says_what_it_forgot_misses_no_row_after_a_failed_call() {
 async fn rows_may_be_missing_for_a_while_after_a_failed_call() {
     let rig = rig(OnStoreError::Share);
     for away in [Duration::ZERO, Duration::from_secs(2)] {
-        rig.faulty.script([Fault::gone()]);
-        assert!(rig.guard.count_out().await.is_err());
+        fail_once(&rig, Fault::gone()).await;
         tokio::time::advance(away).await;
         rig.guard.due(9).await.unwrap();
         assert!(rig.guard.may_miss_rows(), "it may be another that answers");
@@ -984,8 +946,7 @@ async fn failures_with_answers_between_them_are_no_loss() {
     let unfit = StoreError::Unfit("too long".into());
     let no_loss = [StoreError::Settling, StoreError::Wiped, unfit].map(Some);
     for before in no_loss.into_iter().chain([None, None]) {
-        rig.faulty.script([Fault::gone()]);
-        assert!(rig.guard.count_out().await.is_err());
+        fail_once(&rig, Fault::gone()).await;
         rig.faulty.script([Fault {
             before,
             ..Fault::NONE
@@ -1001,11 +962,7 @@ async fn whatever_call_finds_the_store_emptied_it_is_told_again() {
     let rig = rig(OnStoreError::Share);
     assert!(starts(&rig.guard, "a").await.unwrap());
     assert!(rig.faulty.end("a", None).await.unwrap().is_some());
-    rig.faulty.script([Fault {
-        before: Some(StoreError::Wiped),
-        ..Fault::NONE
-    }]);
-    assert!(rig.guard.count_out().await.is_err());
+    fail_once(&rig, Fault::failed(StoreError::Wiped)).await;
     assert!(rig.guard.may_miss_rows());
     rig.guard.due(9).await.unwrap();
     assert!(rig.faulty.row("a").await.unwrap().is_some());
@@ -1020,8 +977,7 @@ async fn what_is_a_siblings_now_is_not_put_back() {
     let verdicts = rig.guard.take(&[&a], 1).await.unwrap().verdicts;
     assert_eq!(verdicts, [Verdict::Outdated]);
     assert!(!rig.guard.has_row("a"));
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
+    fail_once(&rig, Fault::gone()).await;
     rig.guard.due(9).await.unwrap();
     let row = rig.faulty.row("a").await.unwrap().unwrap();
     assert_eq!(row.claimed.generation, Gen(9));
@@ -1065,8 +1021,7 @@ async fn an_offered_job_starts_when_it_is_ours_again() {
     assert_eq!(named.verdicts, [Verdict::Unasked]);
     assert!(named.ended.is_empty(), "nothing of it was over");
     assert!(rig.faulty.row("a").await.unwrap().is_none());
-    let verdicts = rig.guard.take(&[&again], 1).await.unwrap().verdicts;
-    assert!(matches!(verdicts[0], Verdict::Started { .. }));
+    assert!(rig.guard.take(&[&again], 1).await.unwrap().verdicts[0].is_started());
     assert!(rig.guard.has_row("a"));
 }
 
@@ -1109,8 +1064,7 @@ async fn an_older_claim_that_ends_without_the_store_ends_there() {
     again.generation = Gen(2);
     let named = rig.guard.take(&[&again], 0).await.unwrap();
     assert_eq!(named.ended.len(), 1);
-    rig.faulty.standing(None);
-    rig.guard.due(9).await.unwrap();
+    regain(&rig).await;
     assert!(rig.faulty.row("a").await.unwrap().is_none());
     assert_eq!(active(&rig).await, 0);
 }
@@ -1123,15 +1077,13 @@ async fn an_older_claim_of_a_closed_limit_ends_there_too() {
         let closed = (Arc::from("closed"), OnStoreError::Closed);
         rig.guard.declare(HashMap::from([closed]));
         let out = claim("a", 1, "closed");
-        let verdicts = rig.guard.take(&[&out], 1).await.unwrap().verdicts;
-        assert!(matches!(verdicts[0], Verdict::Started { .. }));
+        assert!(rig.guard.take(&[&out], 1).await.unwrap().verdicts[0].is_started());
         lose(&rig).await;
         let asks = [claim("a", 2, "closed"), claim("b", 3, beside)];
         let named = rig.guard.take(&asks.each_ref(), 0).await;
         assert_eq!(named.is_err(), beside == "closed");
         assert!(!rig.guard.has_row("a"));
-        rig.faulty.standing(None);
-        rig.guard.due(9).await.unwrap();
+        regain(&rig).await;
         assert!(rig.faulty.row("a").await.unwrap().is_none(), "{beside}");
         assert_eq!(active(&rig).await, 0, "{beside}");
     }
@@ -1164,7 +1116,7 @@ async fn what_was_only_named_is_in_no_doubt() {
     assert!(rig.guard.take(&held.each_ref(), 0).await.is_err());
     let before = rig.faulty.calls();
     let verdicts = rig.guard.take(&held.each_ref(), 9).await.unwrap().verdicts;
-    assert!(matches!(verdicts[1], Verdict::Started { .. }));
+    assert!(verdicts[1].is_started());
     assert_eq!(
         rig.faulty.calls() - before,
         2,
@@ -1230,15 +1182,13 @@ async fn what_is_out_is_known_unasked_as_long_as_it_is_sure() {
     assert!(!rig.guard.back("a", Gen(0)).await.unwrap());
     assert!(rig.guard.end("a", Some(Gen(0))).await.unwrap().is_none());
     assert!(is_out());
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
+    fail_once(&rig, Fault::gone()).await;
     assert!(!is_out(), "it may have been forgotten");
     rig.guard.due(9).await.unwrap();
     assert!(is_out());
     lose(&rig).await;
     assert!(!is_out());
-    rig.faulty.standing(None);
-    rig.guard.due(9).await.unwrap();
+    regain(&rig).await;
     assert!(is_out());
     assert!(rig.guard.end("a", Some(Gen(1))).await.unwrap().is_some());
     assert!(!is_out());
@@ -1264,8 +1214,7 @@ async fn a_row_is_put_back_as_it_was_changed_last() {
     assert_eq!(row.due(), Some(later.into()));
     // A replica that takes over may not have heard of the job.
     assert!(rig.faulty.end("a", None).await.unwrap().is_some());
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
+    fail_once(&rig, Fault::gone()).await;
     rig.guard.due(9).await.unwrap();
     let row = rig.faulty.row("a").await.unwrap().unwrap();
     assert_eq!(
@@ -1309,10 +1258,7 @@ async fn another_reason_of_a_loss_is_logged_and_each_once_a_minute() {
     let rig = rig(OnStoreError::Share);
     let fails = |reason: &str| {
         let error = StoreError::Unavailable(reason.to_owned());
-        rig.faulty.standing(Some(Fault {
-            before: Some(error),
-            ..Fault::NONE
-        }));
+        rig.faulty.standing(Some(Fault::failed(error)));
     };
     let seconds = async |seconds: u32| {
         for _ in 0..2 * seconds {
@@ -1359,9 +1305,7 @@ async fn a_cost_above_its_part_waits_while_the_store_is_lost() {
     rig.guard.end("a", None).await.unwrap();
     assert!(!starts("c", 4).await, "more than its part");
     assert!(starts("d", 3).await);
-    rig.faulty.standing(None);
-    rig.guard.due(9).await.unwrap();
-    assert!(!rig.guard.is_lost());
+    regain(&rig).await;
     assert_eq!(active(&rig).await, 3);
     assert!(starts("c", 4).await);
 }
@@ -1411,8 +1355,7 @@ async fn alone_its_part_is_the_whole() {
     assert!(two_in_ten("r3").await);
     assert!(!two_in_ten("r4").await, "two in 10 s");
     // Lost again, it counts what started without the store.
-    rig.faulty.standing(None);
-    rig.guard.due(9).await.unwrap();
+    regain(&rig).await;
     lose(&rig).await;
     assert!(!two_in_ten("r4").await);
     tokio::time::advance(Duration::from_millis(10_100)).await;

@@ -33,10 +33,6 @@ async fn take(store: &MemoryStore, ask: Claimed) -> Verdict {
     store.take(&[&ask], 1).await.unwrap().verdicts.remove(0)
 }
 
-fn started(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Started { .. })
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_comes_with_the_question_of_a_start_is_what_counts() {
     let store = MemoryStore::new(T);
@@ -48,7 +44,7 @@ async fn what_comes_with_the_question_of_a_start_is_what_counts() {
     let mut again = held.clone();
     again.limited = Arc::from([now.clone()]);
     again.visibility = 5_000_000;
-    assert!(started(&take(&store, again).await));
+    assert!(take(&store, again).await.is_started());
     assert_eq!(held.visibility, 30_000_000, "a copy of its own was changed");
     let row = store.row("a").await.unwrap().unwrap();
     assert_eq!(
@@ -88,7 +84,6 @@ async fn the_books_outlive_a_panic() {
         panic!("while the books were open");
     });
     assert!(panicked.join().is_err());
-    assert!(started(
-        &take(&store, claimed("a", 1, &[limited("k")])).await
-    ));
+    let claimed = claimed("a", 1, &[limited("k")]);
+    assert!(take(&store, claimed).await.is_started());
 }

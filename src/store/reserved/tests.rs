@@ -212,10 +212,7 @@ async fn what_is_not_hot_is_asked_for_each_time() {
     let inner = Arc::new(MemoryStore::new(T));
     let store = on(inner.clone());
     let slow = claimed("a", &spaced(10, SECOND));
-    assert!(matches!(
-        store.take(&[&slow], 1).await.unwrap().verdicts[0],
-        Verdict::Started { .. }
-    ));
+    assert!(store.take(&[&slow], 1).await.unwrap().verdicts[0].is_started());
     assert!(
         inner.row("a").await.unwrap().is_some(),
         "it has its row there"
@@ -266,8 +263,7 @@ async fn what_is_held_has_a_row_nowhere_and_an_offer_has_one_in_the_store() {
     again.generation = Gen(2);
     store.take(&[&again], 0).await.unwrap();
     assert!(inner.row("a").await.unwrap().is_none(), "it was named");
-    let verdicts = store.take(&[&again], 1).await.unwrap().verdicts;
-    assert!(matches!(verdicts[0], Verdict::Started { .. }));
+    assert!(store.take(&[&again], 1).await.unwrap().verdicts[0].is_started());
     let row = store.row("a").await.unwrap().unwrap();
     assert_eq!((row.is_out(), row.claimed.generation), (true, Gen(2)));
     assert_eq!(store.count_out().await.unwrap(), 1);
@@ -281,10 +277,7 @@ async fn what_is_out_by_the_store_ends_for_a_newer_claim_only() {
     let store = on(faulty.clone());
     let out = claimed("a", &spaced(1_000, SECOND));
     faulty.script([Fault::gone()]);
-    assert!(matches!(
-        store.take(&[&out], 1).await.unwrap().verdicts[0],
-        Verdict::Started { .. }
-    ));
+    assert!(store.take(&[&out], 1).await.unwrap().verdicts[0].is_started());
     assert!(faulty.row("a").await.unwrap().is_some());
     // Named late, and asked for twice.
     for want in [0, 1] {
@@ -349,10 +342,7 @@ async fn a_store_that_does_not_grant_is_asked_for_the_start() {
     let store = on(faulty.clone());
     let a = claimed("a", &spaced(1_000, SECOND));
     faulty.script([Fault::gone()]);
-    assert!(matches!(
-        store.take(&[&a], 1).await.unwrap().verdicts[0],
-        Verdict::Started { .. }
-    ));
+    assert!(store.take(&[&a], 1).await.unwrap().verdicts[0].is_started());
     assert!(faulty.row("a").await.unwrap().is_some());
     assert!(store.end("a", None).await.unwrap().is_some());
     assert!(faulty.row("a").await.unwrap().is_none());
@@ -374,7 +364,7 @@ async fn what_started_here_goes_out_though_the_store_fails_for_the_rest() {
     strict.limited = Arc::from([limited]);
     faulty.script([Fault::NONE, Fault::gone()]);
     let verdicts = store.take(&[&a, &strict], 1).await.unwrap().verdicts;
-    assert!(matches!(verdicts[0], Verdict::Started { .. }));
+    assert!(verdicts[0].is_started());
     assert_eq!(verdicts[1], Verdict::Unasked);
     assert!(store.end("a", None).await.unwrap().is_some());
     faulty.script([Fault::gone()]);
