@@ -235,34 +235,6 @@ mod tests {
     }
 
     #[test]
-    fn a_number_stays_at_or_below_its_most() {
-        let mut numbers = Numbers::default();
-        let add = |by| Step::Add { by, most: Some(10) };
-        assert!(numbers.step("n", add(7), T).done);
-        let refused = numbers.step("n", add(4), T);
-        assert_eq!((refused.done, refused.value), (false, 7));
-        assert_eq!(numbers.step("n", add(3), T).value, 10);
-        // A bound that was lowered keeps nothing from getting less.
-        let lower = Step::Add {
-            by: -1,
-            most: Some(2),
-        };
-        assert_eq!(numbers.step("n", lower, T).value, 9);
-    }
-
-    #[test]
-    fn a_correction_gives_way_to_what_was_added_meanwhile() {
-        let mut numbers = Numbers::default();
-        let read = numbers.step("n", Step::Read, T);
-        let put = |version| Step::Put { value: 5, version };
-        numbers.step("n", Step::Add { by: 1, most: None }, T);
-        assert!(!numbers.step("n", put(Some(read.version)), T).done);
-        assert!(numbers.step("n", put(None), T).done);
-        let number = numbers.step("n", Step::Read, T);
-        assert_eq!((number.value, number.put_at, number.done), (5, T, true));
-    }
-
-    #[test]
     fn numbers_are_forgotten_after_a_day() {
         let mut numbers = Numbers::default();
         numbers.step("n", Step::Add { by: 1, most: None }, T);
