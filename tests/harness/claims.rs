@@ -18,18 +18,19 @@ pub trait TestClaim {
         }
     }
 
-    /// The first claim of a job under a key `k` that limits nothing: the job has a row while it is out.
-    fn limited(job: &str) -> Claim {
-        let limited = Limited::new(
-            Space::Job,
-            Key::new("k").unwrap(),
-            Limits::default(),
-            "p".into(),
-        );
+    /// The first claim of a job under these limits of a key `k`, which this policy brings.
+    fn under(job: &str, limits: Limits, policy: &str) -> Claim {
+        let key = Key::new("k").unwrap();
+        let limited = Limited::new(Space::Job, key, limits, policy.into());
         Claim {
             limited: [limited].into(),
             ..Claim::of(job)
         }
+    }
+
+    /// The first claim of a job under a key `k` that limits nothing: the job has a row while it is out.
+    fn limited(job: &str) -> Claim {
+        Claim::under(job, Limits::default(), "p")
     }
 }
 

@@ -32,18 +32,11 @@ fn rig(mode: OnStoreError) -> Rig {
 }
 
 fn claimed(job: &str, slots: u32) -> Claimed {
-    Claimed::from(Claim {
-        limited: Arc::from([Limited::new(
-            Space::Job,
-            Key::new("k").unwrap(),
-            Limits {
-                concurrency: Some(slots),
-                ..Limits::default()
-            },
-            Arc::from("test"),
-        )]),
-        ..Claim::of(job)
-    })
+    let limits = Limits {
+        concurrency: Some(slots),
+        ..Limits::default()
+    };
+    Claimed::from(Claim::under(job, limits, "test"))
 }
 
 async fn starts(guard: &Guard, job: &str) -> Result<bool, StoreError> {

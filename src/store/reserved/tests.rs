@@ -44,15 +44,7 @@ fn windowed(limit: u32, period: u64) -> Limits {
 }
 
 fn claimed(job: &str, limits: &Limits) -> Claimed {
-    Claimed::from(Claim {
-        limited: Arc::from([Limited::new(
-            Space::Job,
-            Key::new("k").unwrap(),
-            limits.clone(),
-            Arc::from("hot"),
-        )]),
-        ..Claim::of(job)
-    })
+    Claimed::from(Claim::under(job, limits.clone(), "hot"))
 }
 
 fn on(inner: Arc<dyn Ledger>) -> Arc<ReservedStore> {
