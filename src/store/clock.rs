@@ -80,7 +80,6 @@ pub(super) async fn compare<E>(
 /// a sidecar merely guesses what that clock shows between two answers. Each sidecar could stamp its starts itself, and a
 /// call would need no time in its answer; but then a host whose clock is a second ahead would start a second early in
 /// every window of the fleet. Nobody would notice that, while a guess that is a little off costs one more question.
-#[derive(Debug)]
 pub(super) struct ServerClock {
     /// What the server is told to go by, in tests.
     pub(super) given: Option<Clock>,

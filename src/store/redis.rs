@@ -35,7 +35,6 @@ use script::Scripts;
 pub use target::{RedisConfig, RedisTarget};
 
 /// Keeps usage in Redis.
-#[derive(Debug)]
 pub struct RedisStore {
     link: Arc<RedisLink>,
     scripts: Scripts,
@@ -174,6 +173,12 @@ impl RedisStore {
         };
         remote::looked(self, data, around).await?;
         self.rows_in(told.get(9..).unwrap_or_default())
+    }
+}
+
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.link.place())
     }
 }
 

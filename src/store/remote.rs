@@ -40,7 +40,6 @@ impl Data {
 }
 
 /// What is kept here of a store that is elsewhere.
-#[derive(Debug)]
 pub(super) struct Remote {
     pub(super) clock: ServerClock,
     overrides: Overrides,

@@ -73,23 +73,19 @@ impl RedisStore {
             CallFailed::Store(error) => return error,
             CallFailed::Said(code, whole) => (code, whole),
         };
+        // What a script may not do has no code of its own: Redis 7.0, and what came after it.
+        let lacks_rights = ["NOPERM", "NOAUTH", "WRONGPASS"].contains(&code.as_str())
+            || whole.contains("executing the script can't")
+            || whole.contains("ACL failure in script");
         match code.as_str() {
             "WIPED" => StoreError::Wiped,
             "SETTLING" => StoreError::Settling,
             "LATE" => StoreError::Timeout,
-            "NOPERM" | "NOAUTH" | "WRONGPASS" => {
-                StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
-            }
             "FOREIGN" | "WRONGTYPE" => StoreError::Unusable(format!(
                 "{whole}: something else is under {}*; another store.namespace helps",
                 self.prefix
             )),
-            // What a script may not do has no code of its own: Redis 7.0, and what came after it.
-            _ if whole.contains("executing the script can't")
-                || whole.contains("ACL failure in script") =>
-            {
-                StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
-            }
+            _ if lacks_rights => StoreError::Unusable(format!("{whole}; {}", self.link.needs())),
             _ => StoreError::Unavailable(whole),
         }
     }

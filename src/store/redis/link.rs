@@ -428,12 +428,6 @@ fn code_of(error: &RedisError) -> &str {
     words.find(|word| is_code(word)).unwrap_or(code)
 }
 
-impl std::fmt::Debug for RedisLink {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.place())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

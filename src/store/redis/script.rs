@@ -42,12 +42,6 @@ impl Scripts {
     }
 }
 
-impl std::fmt::Debug for Scripts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("scripts")
-    }
-}
-
 /// The command with the script's text in place of its hash. The server keeps the text from then on. (The script is not
 /// loaded in a call of its own: that would ask all nodes of a cluster, also those that are none of ours.)
 pub(super) fn with_text(command: &Cmd, script: &Script) -> Cmd {
