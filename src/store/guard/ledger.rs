@@ -62,10 +62,9 @@ impl Ledger for Guard {
                 // There it is out still, with its slots.
                 state.doubt.insert(job.into(), generation);
             }
-            state
-                .counted
-                .iter()
-                .for_each(|counted| drop(counted.back(job, generation)));
+            if let Some(counted) = &state.counted {
+                drop(counted.back(job, generation));
+            }
             state.is_over(job, generation);
             back
         })
@@ -84,10 +83,9 @@ impl Ledger for Guard {
             let now = self.inner.now();
             let mut state = self.state.lock();
             let mut unheard = Vec::new();
-            state
-                .counted
-                .iter()
-                .for_each(|counted| drop(counted.end_all(ends)));
+            if let Some(counted) = &state.counted {
+                drop(counted.end_all(ends));
+            }
             for End { job, claim, .. } in ends {
                 let own = state.end_own(job, |own| own.ends_with(*claim));
                 let is_of_job = |row: &&Row| row.claimed.job == *job;

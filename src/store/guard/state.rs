@@ -274,10 +274,9 @@ impl Notes {
     pub(super) fn end_own(&mut self, job: &str, such: impl FnOnce(&Row) -> bool) -> Option<Row> {
         self.own.get(job).filter(|own| such(own))?;
         // The memory store answers at once and does not fail.
-        let ends = [End::of(job.into(), None)];
-        self.counted
-            .iter()
-            .for_each(|counted| drop(counted.end_all(&ends)));
+        if let Some(counted) = &self.counted {
+            drop(counted.end_all(&[End::of(job.into(), None)]));
+        }
         self.own.remove(job)
     }
 
@@ -370,8 +369,9 @@ impl Notes {
                 }
             }
             Change::Unused { key } => {
-                let counted = self.counted.iter();
-                counted.for_each(|counted| drop(counted.set_all(vec![change.clone()])));
+                if let Some(counted) = &self.counted {
+                    drop(counted.set_all(vec![change.clone()]));
+                }
                 self.shut.remove(key);
             }
             _ => {}

@@ -31,16 +31,13 @@ pub(super) trait Work: Send {
     fn end(self: Box<Self>, done: Result<Timestamp, StoreError>);
 }
 
-/// An answer, and the store's time.
-pub(super) type Answered<T> = Result<(T, Timestamp), StoreError>;
-
-/// A step, and where its answer goes.
+/// A step, and where its answer goes, with the store's time.
 pub(super) struct StepOnPage<T, F> {
     /// The data that the caller knows; it has to announce itself when they are others. `None`: it does.
     pub(super) epoch: Option<Arc<str>>,
     pub(super) step: F,
     pub(super) told: Option<Result<T, StoreError>>,
-    pub(super) answer: oneshot::Sender<Answered<T>>,
+    pub(super) answer: oneshot::Sender<Result<(T, Timestamp), StoreError>>,
 }
 
 impl<T, F> Work for StepOnPage<T, F>

@@ -156,9 +156,10 @@ impl Page {
             let ends = written.ends.map_or(SqlValue::Nothing, |at| at.0.into());
             vec![name.into(), SqlValue::from(&*written.text), ends]
         });
-        let numbers = self.numbers().map(|(name, one)| {
+        let numbers = self.numbers.iter().filter(|(_, entry)| entry.changed);
+        let numbers = numbers.map(|(name, Loaded { value: one, .. })| {
             vec![
-                name.into(),
+                SqlValue::from(&**name),
                 SqlValue::Number(one.value),
                 one.version.into(),
                 one.put_at.0.into(),
@@ -212,12 +213,6 @@ impl Page {
         let changed = keys.filter(move |(_, entry)| entry.changed && (entry.known || state(entry)));
         changed
             .map(move |(name, entry)| (name.as_str(), Some(&entry.value).filter(|_| state(entry))))
-    }
-
-    /// Numbers to write.
-    fn numbers(&self) -> impl Iterator<Item = (&str, &Number)> {
-        let changed = self.numbers.iter().filter(|(_, entry)| entry.changed);
-        changed.map(|(name, entry)| (name.as_str(), &entry.value))
     }
 
     /// Whether these are another edition of limits and settings.
