@@ -341,26 +341,15 @@ mod tests {
     use super::*;
     use crate::claims::TestClaim as _;
 
-    fn attempt_of(claim: &str) -> Option<u32> {
-        let limits = "[]";
-        let read = claimed("a", Gen(1), 30_000_000, (claim, limits));
-        read.expect("ours").attempt
-    }
-
     #[test]
     fn a_first_attempt_of_0_is_not_one_that_was_not_shown() {
-        let text = |attempt| {
-            let mut of = Claimed::from(Claim::of("a"));
-            of.attempt = attempt;
-            claim(&of)
-        };
-        for attempt in [None, Some(0), Some(1), Some(u32::MAX)] {
-            assert_eq!(attempt_of(&text(attempt)), attempt);
-        }
+        let read = |of: &Claimed| claimed("a", Gen(1), 30_000_000, (&claim(of), "[]")).unwrap();
         let mut of = Claimed::from(Claim::of("a"));
+        for attempt in [None, Some(0), Some(1), Some(u32::MAX)] {
+            of.attempt = attempt;
+            assert_eq!(read(&of).attempt, attempt);
+        }
         of.worker = Some("w".into());
-        let (kept, limits) = (claim(&of), "[]");
-        let read = claimed("a", Gen(1), 30_000_000, (&kept, limits)).expect("ours");
-        assert_eq!(read.worker.as_deref(), Some("w"));
+        assert_eq!(read(&of).worker.as_deref(), Some("w"));
     }
 }

@@ -113,7 +113,7 @@ async fn meet(store: &impl Elsewhere, knew: Option<Data>) -> Result<Data, StoreE
     if knew.is_some() && !is_known {
         // Until this is done we go by the data that are gone, so that it is begun again if it fails.
         begin_anew(store, &met).await?;
-    } else if remote.edition() < 0 {
+    } else if remote.edition.load(Ordering::Relaxed) < 0 {
         reload(store, met.clone()).await?;
     }
     let mut data = remote.data.lock();
@@ -269,7 +269,7 @@ pub(super) async fn looked(
     remote.was_alone.store(around.is_alone, Ordering::Release);
     remote.beat_at.store(around.beat_at.0, Ordering::Relaxed);
     remote.due_from.store(around.first.0, Ordering::Release);
-    if remote.edition() != around.edition {
+    if remote.edition.load(Ordering::Relaxed) != around.edition {
         reload(store, data).await?;
     }
     for lane in around.lanes {
@@ -297,10 +297,6 @@ impl Remote {
             heard: tokio::sync::Mutex::new(heard),
             told,
         }
-    }
-
-    fn edition(&self) -> i64 {
-        self.edition.load(Ordering::Relaxed)
     }
 
     /// Whether there is nothing to ask for: no row of ours is due, nor is a beat.

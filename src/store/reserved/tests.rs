@@ -399,11 +399,12 @@ async fn a_shut_key_starts_nothing_that_was_reserved() {
     let inner = Arc::new(MemoryStore::new(T));
     let store = on(inner);
     let limits = windowed(1_000, SECOND);
+    let take = async |job: &str| {
+        let taken = store.take(&[&claimed(job, &limits)], 1).await.unwrap();
+        taken.verdicts.into_iter().next().unwrap()
+    };
     for n in 0..40 {
-        store
-            .take(&[&claimed(&format!("j{n}"), &limits)], 1)
-            .await
-            .unwrap();
+        take(&format!("j{n}")).await;
     }
     let shut = Change::Shut {
         key: Key::new("k").unwrap(),
@@ -411,12 +412,7 @@ async fn a_shut_key_starts_nothing_that_was_reserved() {
         at_least: false,
     };
     assert!(store.set(shut).await.unwrap());
-    let verdict = store
-        .take(&[&claimed("late", &limits)], 1)
-        .await
-        .unwrap()
-        .verdicts
-        .remove(0);
+    let verdict = take("late").await;
     assert!(
         matches!(&verdict, Verdict::Refused { why, .. } if why.strategy == Strategy::Shut),
         "{verdict:?}"
