@@ -26,41 +26,32 @@ const PENDING: usize = 25_000;
 #[derive(Default, Debug)]
 pub(crate) struct KnownKeys(Mutex<Book>);
 
-#[derive(Debug)]
+#[derive(Default, Debug)]
 struct Book {
     /// The keys with the numbers they were last named with.
-    keys: Ages<Key, KeyNumbers>,
+    keys: Ages<Key, KeyNumbers, LISTED>,
     /// Jobs that wait in the backend, by their ids.
-    pending: Ages<Arc<str>, PendingJob>,
+    pending: Ages<Arc<str>, PendingJob, PENDING>,
 }
 
-impl Default for Book {
-    fn default() -> Book {
-        Book {
-            keys: Ages::new(LISTED),
-            pending: Ages::new(PENDING),
-        }
-    }
-}
-
-/// The young ones become the old ones when they are many, and the old ones are forgotten: those that were
+/// The young ones become the old ones when they are so many, and the old ones are forgotten: those that were
 /// not put for longest, without an order to keep.
 #[derive(Debug)]
-pub(super) struct Ages<K, V> {
+pub(super) struct Ages<K, V, const MOST: usize> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
-    most: usize,
 }
 
-impl<K: Clone + Eq + Hash, V> Ages<K, V> {
-    pub(crate) fn new(most: usize) -> Ages<K, V> {
+impl<K, V, const MOST: usize> Default for Ages<K, V, MOST> {
+    fn default() -> Ages<K, V, MOST> {
         Ages {
             young: HashMap::new(),
             old: HashMap::new(),
-            most,
         }
     }
+}
 
+impl<K: Clone + Eq + Hash, V, const MOST: usize> Ages<K, V, MOST> {
     pub(crate) fn put(&mut self, key: K, value: V) {
         self.age();
         self.old.remove(&key);
@@ -80,7 +71,7 @@ impl<K: Clone + Eq + Hash, V> Ages<K, V> {
     }
 
     fn age(&mut self) {
-        if self.young.len() >= self.most {
+        if self.young.len() >= MOST {
             self.old = std::mem::take(&mut self.young);
         }
     }

@@ -19,14 +19,8 @@ const LATE: Duration = Duration::from_secs(10);
 const WORKERS: usize = 10_000;
 
 /// When workers were sent away empty last, and whether they polled then.
-#[derive(Debug)]
-pub(crate) struct Pollers(Mutex<Ages<u64, (Instant, bool)>>, RandomState);
-
-impl Default for Pollers {
-    fn default() -> Pollers {
-        Pollers(Mutex::new(Ages::new(WORKERS)), RandomState::new())
-    }
-}
+#[derive(Default, Debug)]
+pub(crate) struct Pollers(Mutex<Ages<u64, (Instant, bool), WORKERS>>, RandomState);
 
 impl Pollers {
     /// How long the worker that `came` with this FETCH may wait for a start.

@@ -37,7 +37,7 @@ pub(crate) fn may_hang_from<'r>(runs: impl IntoIterator<Item = &'r Duration>) ->
 
 /// The last run times of what had slots, by key.
 #[derive(Default, Debug)]
-pub(crate) struct RunTimes(Mutex<HashMap<Space, Ages<Key, LastRuns>>>);
+pub(crate) struct RunTimes(Mutex<HashMap<Space, Ages<Key, LastRuns, KEYS>>>);
 
 /// The last runs of one key.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl RunTimes {
         let limited = each_key(&row.claimed.limited).map(|(_, one)| one);
         for one in limited.filter(|one| one.limits.concurrency.is_some()) {
             let mut spaces = self.0.lock();
-            let known = spaces.entry(one.space).or_insert_with(|| Ages::new(KEYS));
+            let known = spaces.entry(one.space).or_default();
             let Some(LastRuns { times, ended }) = known.named(&one.key) else {
                 let times = VecDeque::from([ran]);
                 known.put(one.key.clone(), LastRuns { times, ended: now });

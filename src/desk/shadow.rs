@@ -39,10 +39,10 @@ pub(crate) struct Begun {
     pub(crate) tell: mpsc::Sender<Sighting>,
 }
 
-#[derive(Debug)]
+#[derive(Default, Debug)]
 struct ShadowBook {
     tallies: BTreeMap<Arc<str>, ShadowTally>,
-    told: Ages<Arc<str>, Told>,
+    told: Ages<Arc<str>, Told, TOLD>,
 }
 
 /// What an entry would have done since its numbers came into force.
@@ -157,15 +157,6 @@ pub(crate) struct Went {
     pub(crate) lasts: Duration,
     /// When.
     pub(crate) at: Instant,
-}
-
-impl Default for ShadowBook {
-    fn default() -> ShadowBook {
-        ShadowBook {
-            tallies: BTreeMap::new(),
-            told: Ages::new(TOLD),
-        }
-    }
 }
 
 impl Shadow {
