@@ -21,11 +21,8 @@ use crate::store::LedgerExt;
 use crate::told::metrics::Counted;
 use crate::wire::ojs::REPLY_DEPTH;
 
-/// A job that waits no more, and where it was.
-struct Oldest {
-    id: Arc<str>,
-    was: Dropped,
-}
+/// The id of a job that waits no more, and where it was.
+type Oldest = (Arc<str>, Dropped);
 
 /// Drops the oldest job of a full queue for an enqueue, with the credentials of `scope`: to its end, though the producer
 /// hangs up. The enqueue asks again with what is returned; `None`: another enqueue was dropping, or it may drop nothing.
@@ -45,11 +42,11 @@ pub(super) async fn drop_oldest(
     let (proxy, of) = (proxy.clone(), Arc::clone(queue));
     let work = Box::pin(async move {
         let oldest = drop_one_of(&proxy, &of, scope).await;
-        let was = oldest.as_ref().map_or(Dropped::None, |oldest| oldest.was);
+        let was = oldest.as_ref().map_or(Dropped::None, |(_, was)| *was);
         dropping.dropped(was, Instant::now());
-        if let Some(oldest) = &oldest {
+        if let Some((id, _)) = &oldest {
             let pressure = &proxy.sidecar.admit.pressure;
-            pressure.gone(&of, &oldest.id, edges::now(&proxy.sidecar));
+            pressure.gone(&of, id, edges::now(&proxy.sidecar));
         }
         (dropping, oldest.is_some())
     });
@@ -88,10 +85,7 @@ async fn end_held(proxy: &Proxy, queue: &str, held: Pick) -> Oldest {
     let (job, generation) = (&held.claimed.job, held.claimed.generation);
     let nack = drop::overflow_nack(queue, job, &held.claimed.claim_id);
     let end = drop::end_claimed(proxy, held.claimed.scope, job, nack).await;
-    let oldest = Oldest {
-        id: job.clone(),
-        was: Dropped::Held,
-    };
+    let oldest = (job.clone(), Dropped::Held);
     match end {
         DropEnd::Open => {
             // It is told of when it is gone.
@@ -129,6 +123,5 @@ async fn drop_available(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest
         // Claimed and not ended: it comes back when the claim lapses.
         DropEnd::Lost | DropEnd::Open => return None,
     }
-    let was = Dropped::Waiting(sent);
-    Some(Oldest { id, was })
+    Some((id, Dropped::Waiting(sent)))
 }
