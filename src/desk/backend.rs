@@ -90,11 +90,6 @@ impl std::fmt::Display for Stranger {
 /// How the admin port names itself where it has no such page.
 pub(crate) const ADMIN: &str = "admin";
 
-impl BackendFacts {
-    /// How the queues are called that the doctor's probe leaves behind, each with a number of its own.
-    pub const PROBED: &str = "ojs-throttle-doctor-";
-}
-
 /// The backends of which it is known that a heartbeat keeps the jobs that it names, and no others. What only looks like
 /// one of them, or stores its jobs in the same place, may be another.
 const KEEP_NAMED: [&str; 7] = [
@@ -112,39 +107,39 @@ const NAMES_COST: [&str; 4] = ["nats", "sqs", "kafka", "amqp"];
 
 /// A yes or no that is set, learnt, or not known yet.
 #[derive(Debug, Default)]
-struct Trait(AtomicU8);
+struct Trait {
+    set: Option<bool>,
+    /// 0: not yet.
+    learnt: AtomicU8,
+}
 
-const LEARNT_NO: u8 = 1;
-const LEARNT_YES: u8 = 2;
-const SET_NO: u8 = 3;
-const SET_YES: u8 = 4;
+const NO: u8 = 1;
+const YES: u8 = 2;
 
 impl Trait {
-    fn set(value: Option<bool>) -> Trait {
-        Trait(AtomicU8::new(match value {
-            None => 0,
-            Some(false) => SET_NO,
-            Some(true) => SET_YES,
-        }))
+    fn set(set: Option<bool>) -> Trait {
+        Trait {
+            set,
+            ..Trait::default()
+        }
     }
 
+    /// What was learnt does not count where it is set.
     fn known(&self) -> Option<bool> {
-        match self.0.load(Ordering::Relaxed) {
-            LEARNT_NO | SET_NO => Some(false),
-            LEARNT_YES | SET_YES => Some(true),
-            _ => None,
-        }
+        let learnt = self.learnt.load(Ordering::Relaxed);
+        self.set.or_else(|| (learnt > 0).then_some(learnt == YES))
     }
 
-    /// Notes that it is so, or that it is not. What was set stays.
+    /// Notes that it is so, or that it is not.
     fn learn(&self, learnt: u8) {
-        if self.0.load(Ordering::Relaxed) < SET_NO {
-            self.0.store(learnt, Ordering::Relaxed);
-        }
+        self.learnt.store(learnt, Ordering::Relaxed);
     }
 }
 
 impl BackendFacts {
+    /// How the queues are called that the doctor's probe leaves behind, each with a number of its own.
+    pub const PROBED: &str = "ojs-throttle-doctor-";
+
     /// A backend of which the config says this.
     pub fn new(said: &UpstreamSettings) -> BackendFacts {
         BackendFacts {
@@ -221,8 +216,8 @@ impl BackendFacts {
     /// Learns from a fresh claim: attempt 0 is only seen where claims do not count.
     pub fn saw_attempt(&self, attempt: Option<u32>) {
         match (attempt, self.claims_count.known()) {
-            (Some(0), known) if known != Some(false) => self.claims_count.learn(LEARNT_NO),
-            (Some(_), None) => self.claims_count.learn(LEARNT_YES),
+            (Some(0), known) if known != Some(false) => self.claims_count.learn(NO),
+            (Some(_), None) => self.claims_count.learn(YES),
             _ => {}
         }
     }
@@ -249,7 +244,7 @@ impl BackendFacts {
         };
         let name = implementation.get("name").and_then(|name| name.text());
         if name.is_some_and(|name| KEEP_NAMED.contains(&&*name)) {
-            self.worker_liveness.learn(LEARNT_NO);
+            self.worker_liveness.learn(NO);
         }
         let words = [implementation.get("name"), implementation.get("backend")];
         let says = |word: &str| {
@@ -265,16 +260,16 @@ impl BackendFacts {
                 .any(|w| w.text().is_some_and(|text| is(&text)))
         };
         if NAMES_COST.iter().any(|word| says(word)) {
-            self.names_cost.learn(LEARNT_YES);
+            self.names_cost.learn(YES);
         }
         if says("amqp") {
-            self.worker_liveness.learn(LEARNT_YES);
-            self.requeue_harmless.learn(LEARNT_NO);
+            self.worker_liveness.learn(YES);
+            self.requeue_harmless.learn(NO);
         }
         if says("lite") {
-            self.from_start.learn(LEARNT_YES);
-            self.requeue_harmless.learn(LEARNT_NO);
-            self.retries_always.learn(LEARNT_YES);
+            self.from_start.learn(YES);
+            self.requeue_harmless.learn(NO);
+            self.retries_always.learn(YES);
         }
     }
 
