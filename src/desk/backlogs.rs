@@ -60,18 +60,11 @@ impl Backlogs {
         }
     }
 
-    /// Whether the backend last said that a queue is paused.
-    pub(crate) fn is_paused(&self, queue: &str) -> bool {
+    /// Whether the backend was asked about a queue, and has not said that it is paused.
+    pub(crate) fn runs(&self, queue: &str) -> bool {
         let queues = self.queues.lock();
-        queues.get(queue).is_some_and(|backlog| backlog.paused)
-    }
-
-    /// Whether the backend was asked about a queue, and has answered or is silent.
-    pub(crate) fn is_asked(&self, queue: &str) -> bool {
-        let queues = self.queues.lock();
-        queues
-            .get(queue)
-            .is_some_and(|backlog| backlog.asked.is_some())
+        let backlog = queues.get(queue);
+        backlog.is_some_and(|backlog| backlog.asked.is_some() && !backlog.paused)
     }
 
     /// Notes whether the backend says that a queue is paused.

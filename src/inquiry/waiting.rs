@@ -27,7 +27,7 @@ const SOON: Duration = Duration::from_millis(200);
 const QUEUES: usize = 32;
 
 /// Asks the backend how many jobs of a queue are available, with the credentials of `scope`, unless it said so within
-/// the last second. `None`: nobody knows.
+/// the last second. Those of its subqueues are added as far as is known. `None`: nobody knows.
 async fn ask_depth(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
     let backlogs = &proxy.sidecar.fetching.backlogs;
     let turn = backlogs.turn(queue, Instant::now())?;
@@ -36,20 +36,12 @@ async fn ask_depth(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
         let begun = Instant::now();
         let answer = stats::ask_stats(proxy, queue, scope).await;
         let rest = backend_stats::rest_after(begun.elapsed());
-        let available = match answer {
-            StatsAnswer::Counts(counts) => Some(counts.available),
-            _ => None,
-        };
+        let available = answer.counts().map(|counts| counts.available);
         backlogs.note(queue, available, Instant::now() + rest);
         *backlogs.away.lock() = matches!(answer, StatsAnswer::Away(_)).then(Instant::now);
     }
-    available(&proxy.sidecar, queue)
-}
-
-/// How many jobs of a queue and of its subqueues are available in the backend, as far as is known.
-fn available(sidecar: &Sidecar, queue: &str) -> Option<u64> {
-    let of_queue = sidecar.fetching.backlogs.available(queue)?;
-    Some(of_queue + sidecar.subqueues.waiting(queue).available)
+    let of_queue = backlogs.available(queue)?;
+    Some(of_queue + proxy.sidecar.subqueues.waiting(queue).available)
 }
 
 /// Whether a queue is not paused, here or at the backend itself, which is asked once a second. Where it has no answer, or a
@@ -65,7 +57,7 @@ pub(crate) async fn runs(proxy: &Proxy, lane: &Lane) -> bool {
         let asked = to_the_end(&proxy.sidecar.tasks.own, asked);
         let _late = tokio::time::timeout(SOON, asked).await;
     }
-    fetching.backlogs.is_asked(&lane.queue) && !fetching.backlogs.is_paused(&lane.queue)
+    fetching.backlogs.runs(&lane.queue)
 }
 
 /// A worker wants more than it gets, and nothing may be claimed of this queue: its limits may be why.
