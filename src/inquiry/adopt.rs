@@ -221,10 +221,11 @@ pub(crate) async fn adopt_running(
         // The store is asked about each once.
         found.retain(|claimed| seen.insert(Arc::clone(&claimed.job)));
         for claimed in found {
-            let row = match is_alone {
-                true => claimed.clone(),
-                false => without_limits(&claimed),
-            };
+            let mut row = claimed.clone();
+            if !is_alone {
+                // Without limits it takes no slot.
+                row.limited = Arc::default();
+            }
             let until = sidecar.store.now().plus(row.visibility);
             if adopt(sidecar, row, until.into()).await {
                 adopted.push(claimed);
@@ -248,13 +249,6 @@ pub(crate) async fn adopt_running(
         limit_unnamed(proxy, adopted);
     }
     listed.map(|_| count)
-}
-
-/// The claim of a running job without its limits: a row of it takes no slot.
-fn without_limits(claimed: &Claimed) -> Claimed {
-    let mut free = claimed.clone();
-    free.limited = Arc::default();
-    free
 }
 
 /// Gives these found jobs their slots if no sibling names them as held, nor ends them, while it has time for that.

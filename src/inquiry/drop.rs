@@ -115,7 +115,16 @@ fn tell_dropped(sidecar: &Sidecar, held: &Held, by: &Limited) {
         key = %by.key,
         "dropped: over its limit"
     );
-    warn_of(sidecar, by);
+    let policy = format!("_policy:{}", by.policy);
+    if let Some(jobs) = sidecar.admit.discarded.count(&policy) {
+        tracing::warn!(
+            id = %"jobs_dropped",
+            policy = %by.policy,
+            key = %by.key,
+            jobs,
+            "jobs for which their limit has no room are discarded, as on_limit says"
+        );
+    }
     sidecar.metrics.dropped(&by.policy);
     tell::dropped(sidecar, held, by);
 }
@@ -151,20 +160,6 @@ pub(crate) fn tell_overflow(sidecar: &Sidecar, queue: &str, id: &str, job: &[u8]
         Some((id, kind)),
         &data,
     );
-}
-
-/// Warns of jobs that are discarded, seldom.
-fn warn_of(sidecar: &Sidecar, by: &Limited) {
-    let policy = format!("_policy:{}", by.policy);
-    if let Some(jobs) = sidecar.admit.discarded.count(&policy) {
-        tracing::warn!(
-            id = %"jobs_dropped",
-            policy = %by.policy,
-            key = %by.key,
-            jobs,
-            "jobs for which their limit has no room are discarded, as on_limit says"
-        );
-    }
 }
 
 /// A nack that allows no retry, and a cancel where the backend retries all the same.
