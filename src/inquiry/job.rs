@@ -128,12 +128,6 @@ impl<'a> Shown<'a> {
         })
     }
 
-    /// The next value of a text as a job.
-    fn read(reader: &mut Reader<'a>) -> Result<Shown<'a>, JsonError> {
-        let (job, members) = reader.pick(MEMBERS)?;
-        Ok(Shown { job, members })
-    }
-
     /// The jobs of a FETCH reply, which is read in one pass: `jobs`, or a lone `job`, or none of an empty object or of
     /// nothing. So many were asked for.
     ///
@@ -161,7 +155,8 @@ impl<'a> Shown<'a> {
                 // The last of a name counts.
                 shown.clear();
                 jobs = Some(reader.items(|reader| {
-                    shown.push(Shown::read(reader)?);
+                    let (job, members) = reader.pick(MEMBERS)?;
+                    shown.push(Shown { job, members });
                     Ok(())
                 })?);
             } else if name.is("job") {
@@ -212,8 +207,8 @@ pub(crate) struct Reading<'a> {
     origin: &'a ClaimOrigin<'a>,
     /// When it came, on both clocks.
     came: (Instant, Timestamp),
-    /// When its jobs were claimed.
-    claimed_at: Timestamp,
+    /// When its jobs were claimed; earlier, if that was by a sibling.
+    pub(crate) claimed_at: Timestamp,
     /// The policies of now, not of when the backend was asked.
     live: &'a Live,
     known: MutexGuard<'a, LimitCache>,
@@ -222,13 +217,6 @@ pub(crate) struct Reading<'a> {
     brings: bool,
     /// Whether some of its jobs may come from subqueues.
     has_subqueues: bool,
-}
-
-impl Reading<'_> {
-    /// Its jobs were claimed earlier, by a sibling.
-    pub(crate) fn was_claimed(&mut self, at: Timestamp) {
-        self.claimed_at = at;
-    }
 }
 
 /// Begins to read the jobs of a reply that came at `ended`.

@@ -248,7 +248,7 @@ async fn read_again(proxy: &Proxy, claimed: &Claimed, sent: Instant) -> Again {
     let state = job.get("state").and_then(|state| state.text());
     let live = sidecar.live();
     let mut reading = job::reading(sidecar, &reply, &origin, &live, Instant::now());
-    reading.was_claimed(claimed.claimed_at);
+    reading.claimed_at = claimed.claimed_at;
     let held = job::read_job(sidecar, &Shown::of(job), &mut reading);
     let active = state.is_some_and(|state| state == "active");
     let same = attempt_since(claimed.attempt, job).is_none_or(cmp::Ordering::is_eq);
