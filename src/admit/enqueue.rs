@@ -23,7 +23,7 @@ use crate::inquiry::in_force::limits_queue;
 use crate::json::{self, Json, Kind, Splice};
 use crate::limit::{Limited, Space};
 use crate::policy::job::meta_of;
-use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
+use crate::policy::{self, Accept, FieldError, PolicySet, Sent};
 use crate::store::LedgerExt;
 use crate::subqueues::mirror::{self, Forgotten, MetaOf};
 use crate::told::metrics::Counted;
@@ -217,19 +217,11 @@ fn prepare(
     } else {
         Vec::new()
     };
-    let meta = meta_of(json, options);
     if policies.rejects() {
-        let kind = json.get("type");
-        let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
         let tenant = crate::inquiry::job::tenant(&parts.headers);
-        let view = JobView {
-            id: None,
-            queue,
-            kind: &kind,
-            meta,
-            tenant: proxy.sidecar.live().trusted(tenant),
-        };
-        policies.missing_key(&view).map_or(Ok(()), Err)?;
+        let tenant = proxy.sidecar.live().trusted(tenant);
+        let missing = policies.missing_key(&job.view(&job.kind(), tenant));
+        missing.map_or(Ok(()), Err)?;
     }
     let visibility = options
         // What no limit touches is not touched.
@@ -248,7 +240,7 @@ fn prepare(
         visibility_ms: visibility.filter(|ms| *ms > 0),
         queue: (route.is_some() || watched || (job.is_flat && !sent.is_empty())).then_some(queue),
     };
-    write(json, meta, forgotten, splice);
+    write(json, meta_of(json, options), forgotten, splice);
     let brought = (!sent.is_empty()).then(|| Brought {
         queue: Arc::from(queue),
         limited: sent.into_iter().map(|sent| sent.policy).collect(),

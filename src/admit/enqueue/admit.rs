@@ -22,7 +22,6 @@ use crate::desk::admit::LOOKS_AT_ONCE;
 use crate::desk::{Proxy, Sidecar, edges};
 use crate::inquiry::passing;
 use crate::limit::Key;
-use crate::policy::job::meta_of;
 use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::wire::ojs;
@@ -272,14 +271,8 @@ fn add(job: &SentJob<'_>, want: &mut Want, tenant: Option<&str>) {
     if !want.bounds.tells_apart() {
         return;
     }
-    let kind = job.json.get("type").and_then(|kind| kind.text());
-    let view = JobView {
-        id: None,
-        queue: &want.queue,
-        kind: kind.as_deref().unwrap_or_default(),
-        meta: meta_of(job.json, job.options),
-        tenant,
-    };
+    let kind = job.kind();
+    let view = job.view(&kind, tenant);
     let key = want.bounds.per_key.as_ref().map(|keys| {
         let (Rendered::Whole(key) | Rendered::Missing(_, key)) = keys.by.render(&view);
         BoundGroup::key(&want.queue, Arc::from(key.as_str()))

@@ -126,8 +126,8 @@ fn retry_after(sidecar: &Sidecar, full: &Full) -> u64 {
 
 fn tell_rejected(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) {
     let job = jobs.iter().find(|job| job.queue == *full.queue);
-    let kind = job.and_then(|job| job.json.get("type")?.text());
-    let kind = beginning(kind.as_deref().unwrap_or_default());
+    let kind = job.map(SentJob::kind).unwrap_or_default();
+    let kind = beginning(&kind);
     let mut data = vec![
         ("queue", EventValue::Text(&full.queue)),
         ("depth", EventValue::Number(full.depth)),

@@ -9,9 +9,9 @@ use crate::desk::{Proxy, Sidecar, enqueued, settings};
 use crate::inquiry::{adopt, job, passing};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limited;
-use crate::policy::job::{filed, meta_of};
+use crate::policy::PolicySet;
+use crate::policy::job::filed;
 use crate::policy::subqueue::Flow;
-use crate::policy::{JobView, PolicySet};
 use crate::subqueues::{MayStart, Writes};
 use crate::wire::upstream::Reply;
 
@@ -59,15 +59,8 @@ pub(super) fn of(
     if sidecar.subqueues.writes(queue) != Writes::Yes || excludes_others(json, options) {
         return None;
     }
-    let kind = json.get("type").and_then(|kind| kind.text());
-    let view = JobView {
-        id: None,
-        queue,
-        kind: &kind.unwrap_or_default(),
-        meta: meta_of(json, options),
-        tenant: sidecar.live().trusted(job::tenant(&parts.headers)),
-    };
-    let flow = policies.flow_of(&view, own)?;
+    let tenant = sidecar.live().trusted(job::tenant(&parts.headers));
+    let flow = policies.flow_of(&sent.view(&sent.kind(), tenant), own)?;
     let priority = options.and_then(|options| options.get("priority")?.int());
     let priority = priority.and_then(|said| i32::try_from(said).ok());
     Some(Routed {

@@ -6,7 +6,8 @@ use crate::answers::respond::Fault;
 use crate::duration;
 use crate::inquiry::bases::unreadable;
 use crate::json::{self, Json, Kind, Member};
-use crate::policy::job::filed;
+use crate::policy::JobView;
+use crate::policy::job::{filed, meta_of};
 use crate::wire::ojs::DEPTH;
 
 /// The options whose value backends do not give back: in milliseconds, and as an ISO 8601 duration.
@@ -71,6 +72,23 @@ impl<'a> SentJob<'a> {
             is_ambiguous: several,
             is_flat: beside.iter().any(is_other),
             queue,
+        }
+    }
+
+    /// Its type.
+    pub(super) fn kind(&self) -> Cow<'a, str> {
+        let kind = self.json.get("type").and_then(|kind| kind.text());
+        kind.unwrap_or_default()
+    }
+
+    /// What limits and bounds look at in it, beside its type; `tenant`: whose header is trusted.
+    pub(super) fn view<'v>(&'v self, kind: &'v str, tenant: Option<&'v str>) -> JobView<'v> {
+        JobView {
+            id: None,
+            queue: &self.queue,
+            kind,
+            meta: meta_of(self.json, self.options),
+            tenant,
         }
     }
 }
