@@ -15,7 +15,7 @@ mod sent;
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault, refuse};
 use crate::bounds::TakenPlaces;
-use crate::desk::named::{self, Brought};
+use crate::desk::named::{self, LimitedJob};
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Proxy, Sidecar, enqueued};
 use crate::inquiry::calls::may_be_done;
@@ -108,7 +108,7 @@ async fn send_on(
     proxy: &Proxy,
     mut parts: Box<Parts>,
     body: Bytes,
-    (brought, routed): (Vec<Option<Brought>>, Vec<Routed>),
+    (brought, routed): (Vec<Option<LimitedJob>>, Vec<Routed>),
     mut places: Option<TakenPlaces>,
     sends: Sends,
 ) -> Response<Body> {
@@ -175,7 +175,7 @@ fn prepared(
     jobs: &[SentJob<'_>],
     policies: &PolicySet,
     mut routed: Option<&mut Vec<Routed>>,
-) -> Result<(Bytes, Vec<Option<Brought>>), FieldError> {
+) -> Result<(Bytes, Vec<Option<LimitedJob>>), FieldError> {
     let mut splice = Splice::new();
     let mut all = Vec::new();
     for job in jobs {
@@ -207,7 +207,7 @@ fn prepare(
     policies: &PolicySet,
     splice: &mut Splice,
     routed: Option<&mut Vec<Routed>>,
-) -> Result<Option<Brought>, FieldError> {
+) -> Result<Option<LimitedJob>, FieldError> {
     let (json, options, queue) = (job.json, job.options, &*job.queue);
     let sent = if policies.accept() != Accept::Ignore {
         unforward(options, splice);
@@ -241,7 +241,7 @@ fn prepare(
         queue: (route.is_some() || watched || (job.is_flat && !sent.is_empty())).then_some(queue),
     };
     write(json, meta_of(json, options), forgotten, splice);
-    let brought = (!sent.is_empty()).then(|| Brought {
+    let brought = (!sent.is_empty()).then(|| LimitedJob {
         queue: Arc::from(queue),
         limited: sent.into_iter().map(|sent| sent.policy).collect(),
     });

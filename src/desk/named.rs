@@ -31,7 +31,7 @@ struct Book {
     /// The keys with the numbers they were last named with.
     keys: Ages<Key, KeyNumbers, LISTED>,
     /// Jobs that wait in the backend, by their ids.
-    pending: Ages<Arc<str>, PendingJob, PENDING>,
+    pending: Ages<Arc<str>, LimitedJob, PENDING>,
 }
 
 /// The young ones become the old ones when they are so many, and the old ones are forgotten: those that were
@@ -96,16 +96,9 @@ impl<K: Clone + Eq + Hash, V, const MOST: usize> Ages<K, V, MOST> {
 /// How many jobs wait, by key and by queue.
 pub(crate) type Waiting = HashMap<Key, HashMap<Arc<str>, u64>>;
 
-/// A job that waits in the backend.
-#[derive(Debug)]
-struct PendingJob {
-    queue: Arc<str>,
-    limited: Arc<[Limited]>,
-}
-
-/// The limits that an enqueued job brings.
-#[derive(Debug)]
-pub(crate) struct Brought {
+/// A job that is enqueued or waits in the backend, by what limits it.
+#[derive(Clone, Debug)]
+pub(crate) struct LimitedJob {
     /// The queue it goes to.
     pub(crate) queue: Arc<str>,
     /// The limits.
@@ -188,9 +181,9 @@ impl Book {
     }
 
     /// A job waits in the backend, if it waits for a key.
-    fn put(&mut self, job: Arc<str>, queue: Arc<str>, limited: Arc<[Limited]>) {
-        if limited.iter().any(|one| one.space == Space::Job) {
-            self.pending.put(job, PendingJob { queue, limited });
+    fn put(&mut self, job: Arc<str>, of: LimitedJob) {
+        if of.limited.iter().any(|one| one.space == Space::Job) {
+            self.pending.put(job, of);
         }
     }
 }
@@ -242,7 +235,7 @@ impl KnownKeys {
 }
 
 /// Jobs were stored, as `reply` says, of which some bring limits.
-pub(crate) fn enqueued(sidecar: &Sidecar, jobs: &[Option<Brought>], reply: &[u8]) {
+pub(crate) fn enqueued(sidecar: &Sidecar, jobs: &[Option<LimitedJob>], reply: &[u8]) {
     if jobs.iter().all(Option::is_none) {
         return;
     }
@@ -254,7 +247,7 @@ pub(crate) fn enqueued(sidecar: &Sidecar, jobs: &[Option<Brought>], reply: &[u8]
     }
     // A worker may have been quicker than the reply.
     for (id, job) in waiting.into_iter().filter(|(id, _)| !sidecar.hold.has(id)) {
-        book.put(id, Arc::clone(&job.queue), Arc::clone(&job.limited));
+        book.put(id, job.clone());
     }
 }
 
@@ -274,14 +267,17 @@ pub(crate) fn noted<'a>(sidecar: &Sidecar, claims: impl Iterator<Item = &'a Clai
 
 /// A job that was claimed waits in the backend again.
 pub(crate) fn waits_again(sidecar: &Sidecar, claimed: &Claimed) {
-    let (queue, limited) = (Arc::clone(&claimed.queue), Arc::clone(&claimed.limited));
+    let of = LimitedJob {
+        queue: Arc::clone(&claimed.queue),
+        limited: Arc::clone(&claimed.limited),
+    };
     let mut named = sidecar.control.named.open();
-    named.put(Arc::clone(&claimed.job), queue, limited);
+    named.put(Arc::clone(&claimed.job), of);
 }
 
 /// The ids of the jobs in the reply to an enqueue, which has them in the order in which they were sent; those
 /// that wait for a time are left out.
-fn waiting<'b>(whole: Json<'_>, sent: &'b [Option<Brought>]) -> Vec<(Arc<str>, &'b Brought)> {
+fn waiting<'b>(whole: Json<'_>, sent: &'b [Option<LimitedJob>]) -> Vec<(Arc<str>, &'b LimitedJob)> {
     let jobs: Vec<Json<'_>> = match whole.get_exact("jobs") {
         Some(jobs) => jobs.items().collect(),
         None => vec![whole.get_exact("job").unwrap_or(whole)],
@@ -332,12 +328,11 @@ mod tests {
     #[test]
     fn jobs_that_wait_are_counted_once_and_some_are_forgotten() {
         let named = KnownKeys::default();
-        let twice: Arc<[Limited]> = [limited(1), limited(1), limited(2)].into();
-        let put = |n: usize| {
-            named
-                .open()
-                .put(n.to_string().into(), "q".into(), Arc::clone(&twice))
+        let waits = LimitedJob {
+            queue: "q".into(),
+            limited: [limited(1), limited(1), limited(2)].into(),
         };
+        let put = |n: usize| named.open().put(n.to_string().into(), waits.clone());
         let count = |key: usize| {
             named
                 .pending()
