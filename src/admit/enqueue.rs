@@ -281,19 +281,17 @@ fn forgotten<'a>(sent: &[Sent<'a>]) -> Option<(&'static str, &'a [u8])> {
 /// Writes a job's mirror into the `meta` that the backend will keep, and the name of a policy there without
 /// escapes.
 fn write(job: Json<'_>, meta: Option<Json<'_>>, forgotten: Forgotten<'_>, splice: &mut Splice) {
-    for member in meta.into_iter().flat_map(|meta| meta.members()) {
-        match member.name.text().as_deref() {
-            // Nobody but the sidecar writes mirrors.
-            Some(mirror::MIRROR) => {
-                if let Some(meta) = meta {
-                    splice.remove_member(meta, member);
+    if let Some(meta) = meta {
+        for member in meta.members() {
+            match member.name.text().as_deref() {
+                // Nobody but the sidecar writes mirrors.
+                Some(mirror::MIRROR) => splice.remove_member(meta, member),
+                // Backends may give it back as it was written, and then it must be found.
+                Some(policy::META) if !mirror::may_bring(member.name.raw()) => {
+                    splice.replace(member.name.range(), json::quote(policy::META));
                 }
+                _ => {}
             }
-            // Backends may give it back as it was written, and then it must be found.
-            Some(policy::META) if !mirror::may_bring(member.name.raw()) => {
-                splice.replace(member.name.range(), json::quote(policy::META));
-            }
-            _ => {}
         }
     }
     if forgotten.is_empty() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::backend_stats::BackendStats;
@@ -30,7 +30,7 @@ pub(crate) struct Admit {
     /// Jobs for which there was no room.
     pub(crate) discarded: Discarded,
     /// Looks at queues that may be on their way.
-    looks: Semaphore,
+    pub(crate) looks: Semaphore,
     /// What siblings were told of how many jobs are held here, by queue, and when. Locked while the store is told, so
     /// that what it hears last is what was so last.
     pub(crate) told_holds: tokio::sync::Mutex<HashMap<Arc<str>, (u64, Instant)>>,
@@ -49,12 +49,6 @@ impl Admit {
             told_holds: tokio::sync::Mutex::default(),
             refusals: AtomicU64::new(0),
         }
-    }
-
-    /// Waits until another look may be on its way.
-    pub(crate) async fn look_permit(&self) -> Option<SemaphorePermit<'_>> {
-        // The semaphore is never closed.
-        self.looks.acquire().await.ok()
     }
 
     /// Whole seconds until it is worth trying again `after` this time: up to a quarter and a second more, so that

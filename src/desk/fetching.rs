@@ -106,11 +106,8 @@ impl Fetching {
 
     /// With which status the backend has refused a FETCH lately, if it did. What nobody asks any more nobody is refused.
     pub(crate) fn refused_lately(&self) -> Option<StatusCode> {
-        let last = self
-            .refused
-            .lock()
-            .filter(|(_, at)| at.elapsed() < LATELY)?;
-        Some(last.0)
+        let (status, at) = (*self.refused.lock())?;
+        (at.elapsed() < LATELY).then_some(status)
     }
 
     /// Forgets everything.

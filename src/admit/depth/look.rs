@@ -1,5 +1,6 @@
 //! Looks: the backend is asked how deep a bounded queue is, once for all who wait for it.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -205,12 +206,8 @@ pub(crate) async fn list_queues(proxy: &Proxy, query: &str) -> Option<QueuesPage
         .filter_map(|name| whole.get_exact(name))
         .flat_map(|list| list.items());
     let name = |queue: Json<'_>| {
-        Some(
-            queue
-                .text()
-                .or_else(|| queue.get("name")?.text())?
-                .into_owned(),
-        )
+        let named = queue.text().or_else(|| queue.get("name")?.text());
+        named.map(Cow::into_owned)
     };
     let pages = whole.get("pagination");
     Some(QueuesPage {
@@ -290,7 +287,8 @@ async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     {
         pressure.note_stuck(queue);
     }
-    let _permit = sidecar.admit.look_permit().await;
+    // It is never closed.
+    let _permit = sidecar.admit.looks.acquire().await;
     // Read before the question: what is added later stays in the number.
     let number = fleet::read_number(sidecar, queue).await;
     pressure.note_asked(queue);
