@@ -160,7 +160,7 @@
 //! show      -> answers bounds desk duration hold inquiry jobs json limit policy shadow store subqueues told wire
 //! jobs      -> admit answers bounds desk egress hold inquiry json limit lines log policy shadow store subqueues told wire
 //! egress    -> answers config desk inquiry json limit lines policy settle store told wire
-//! admit     -> answers bounds desk duration hold inquiry json limit log policy store subqueues told wire
+//! admit     -> answers bounds desk duration inquiry json limit log policy store subqueues told wire
 //! shadow    -> desk hold inquiry json limit policy store wire
 //! settle    -> answers desk inquiry json limit policy store subqueues told wire
 //! inquiry   -> answers bounds config desk duration hold json limit log policy store subqueues told wire

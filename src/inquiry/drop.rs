@@ -78,14 +78,20 @@ pub(crate) fn drop_soon(proxy: &Proxy, mut picks: Vec<Pick>, why: DropReason) {
     });
 }
 
-/// One attempt; the job is returned if it is to be tried again.
+/// One attempt, if the job may be ours still; it is returned if it is to be tried again.
 async fn drop_one(proxy: &Proxy, held: Pick, why: DropReason) -> Option<Pick> {
-    let sidecar = &proxy.sidecar;
     let (job, generation) = (&held.claimed.job, held.claimed.generation);
-    if held.proof.deadline <= Instant::now() || !sidecar.hold.has_claim(job, generation) {
+    if held.proof.deadline <= Instant::now() || !proxy.sidecar.hold.has_claim(job, generation) {
         // Perhaps not ours any more; the sweep will tell.
         return None;
     }
+    end_held(proxy, held, why).await
+}
+
+/// One attempt; the job is returned if it did not end.
+pub(crate) async fn end_held(proxy: &Proxy, held: Pick, why: DropReason) -> Option<Pick> {
+    let sidecar = &proxy.sidecar;
+    let (job, generation) = (&held.claimed.job, held.claimed.generation);
     let end = end_claimed(proxy, held.claimed.scope, job, final_nack(&held, why)).await;
     match end {
         DropEnd::Open => return Some(held),

@@ -13,12 +13,10 @@ use tokio::time::Instant;
 use crate::bounds::{Dropped, Dropping, Want};
 use crate::desk::outlive::to_the_end;
 use crate::desk::{Proxy, edges};
-use crate::hold::Pick;
 use crate::inquiry::calls;
 use crate::inquiry::drop::{self, DropEnd, DropReason};
 use crate::json::{Json, quote};
 use crate::store::LedgerExt;
-use crate::told::metrics::Counted;
 use crate::wire::ojs::REPLY_DEPTH;
 
 /// The id of a job that waits no more, and where it was.
@@ -74,30 +72,14 @@ async fn may_enqueue(proxy: &Proxy, queue: &str, scope: u64) -> bool {
 
 async fn drop_one_of(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest> {
     let sidecar = &proxy.sidecar;
-    match sidecar.hold.pick_oldest(queue, sidecar.store.now()) {
-        Some(held) => Some(end_held(proxy, queue, held).await),
-        None => drop_available(proxy, queue, scope).await,
-    }
-}
-
-async fn end_held(proxy: &Proxy, queue: &str, held: Pick) -> Oldest {
-    let sidecar = &proxy.sidecar;
-    let (job, generation) = (&held.claimed.job, held.claimed.generation);
-    let nack = drop::overflow_nack(queue, job, &held.claimed.claim_id);
-    let end = drop::end_claimed(proxy, held.claimed.scope, job, nack).await;
-    let oldest = (job.clone(), Dropped::Held);
-    match end {
-        DropEnd::Open => {
-            // It is told of when it is gone.
-            drop::drop_soon(proxy, vec![held], DropReason::FullQueue);
-            return oldest;
-        }
-        DropEnd::Dropped => drop::tell_overflow(sidecar, queue, job, &held.body),
-        DropEnd::Lost => sidecar.metrics.count(Counted::HoldLost),
-    }
-    sidecar.end(job, Some(generation)).await;
-    held.gone();
-    oldest
+    let Some(held) = sidecar.hold.pick_oldest(queue, sidecar.store.now()) else {
+        return drop_available(proxy, queue, scope).await;
+    };
+    let id = held.claimed.job.clone();
+    let open = drop::end_held(proxy, held, DropReason::FullQueue).await;
+    // It is told of when it is gone.
+    drop::drop_soon(proxy, open.into_iter().collect(), DropReason::FullQueue);
+    Some((id, Dropped::Held))
 }
 
 async fn drop_available(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest> {
