@@ -84,13 +84,19 @@ impl LastSaid {
     /// Notes that it is said at `now`, if that is due. It is due once until an enqueue is accepted, and not within
     /// [`LOG_GAP`] of the last time.
     fn say(&mut self, now: Instant) -> bool {
-        let is_quiet = |at| now.saturating_duration_since(at) >= LOG_GAP;
-        let say = !self.said && self.at.is_none_or(is_quiet);
-        if say {
-            (self.said, self.at) = (true, Some(now));
-        }
+        let say = !self.said && is_due(&mut self.at, LOG_GAP, now);
+        self.said |= say;
         say
     }
+}
+
+/// Whether the last time is so long ago; then the last time is now.
+fn is_due(last: &mut Option<Instant>, gap: Duration, now: Instant) -> bool {
+    let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= gap);
+    if is_due {
+        *last = Some(now);
+    }
+    is_due
 }
 
 impl QueueEdges {
@@ -111,12 +117,7 @@ impl QueueEdges {
             _ => return None,
         };
         if edge == Edge::Warning {
-            let now = now();
-            let is_quiet = |warned| now.saturating_duration_since(warned) >= LOG_GAP;
-            self.loud = self.warned.is_none_or(is_quiet);
-            if self.loud {
-                self.warned = Some(now);
-            }
+            self.loud = is_due(&mut self.warned, LOG_GAP, now());
         }
         let loud = self.loud;
         (anew || loud).then_some(Crossed { edge, anew, loud })
@@ -136,11 +137,7 @@ impl QueueEdges {
             _ => &mut self.all,
         };
         let in_log = line.say(now);
-        let is_quiet = |at| now.saturating_duration_since(at) >= EVENT_GAP;
-        let as_event = self.refusal.is_none_or(is_quiet);
-        if as_event {
-            self.refusal = Some(now);
-        }
+        let as_event = is_due(&mut self.refusal, EVENT_GAP, now);
         TellRefusal { as_event, in_log }
     }
 
