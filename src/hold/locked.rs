@@ -271,11 +271,12 @@ impl Hold {
         let (held, asked) = queue.map_or((0, 0), |queue| {
             (queue.known.saturating_sub(queue.heads), queue.in_flight)
         });
-        let more = state.share(most, state.in_flight, held + asked);
+        let filled = state.filled();
+        let more = filled.share(most, state.in_flight, held + asked);
         if more > 0 {
             return Lookahead::Free(more);
         }
-        if state.share(most, 0, held) > 0 || state.picked > 0 {
+        if filled.share(most, 0, held) > 0 || state.picked > 0 {
             state.starved = true;
             return Lookahead::Soon;
         }

@@ -16,12 +16,7 @@ impl HoldState {
         jobs.filter_map(|job| self.offer(job))
     }
 
-    /// The offered jobs of a lane, in the order of their claims.
-    pub(super) fn offers_of(&self, lane: &Lane) -> impl Iterator<Item = &Offer> {
-        self.offers_from(lane, Gen(0))
-    }
-
-    /// Those from this claim on.
+    /// The offered jobs of a lane from this claim on, in the order of their claims.
     pub(super) fn offers_from(&self, lane: &Lane, from: Gen) -> impl Iterator<Item = &Offer> {
         let of_lane = self.offered.get(lane).into_iter();
         let jobs = of_lane.flat_map(move |jobs| jobs.range(from..));

@@ -56,7 +56,7 @@ pub(super) struct Filled {
 impl Filled {
     /// How many places more a lane may take that has `own` of them, when so many `come` for all lanes: all that it has
     /// is then at most three times what is left.
-    fn share(self, most: Amount, come: usize, own: usize) -> usize {
+    pub(super) fn share(self, most: Amount, come: usize, own: usize) -> usize {
         let free = self.free(most).saturating_sub(come);
         let share = (TIMES_FREE * free).saturating_sub(own) / (TIMES_FREE + 1);
         let gets_one = own < FEW && self.free(most.and_kept()) > come;
@@ -89,10 +89,5 @@ impl HoldState {
             bytes: self.bytes,
             heads: self.heads,
         }
-    }
-
-    /// How many places more a lane may take that has `own` of them, when so many `come` for all lanes.
-    pub(super) fn share(&self, most: Amount, come: usize, own: usize) -> usize {
-        self.filled().share(most, come, own)
     }
 }

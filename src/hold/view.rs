@@ -152,9 +152,6 @@ impl Hold {
     /// How many jobs of a queue are held, over all scopes, and how many are being asked of the backend.
     pub fn of_queue(&self, name: &str) -> (usize, usize) {
         let state = self.state();
-        if state.jobs.is_empty() && state.in_flight == 0 {
-            return (0, 0);
-        }
         let of_queue = state.queues.of_queue(name);
         of_queue.fold((0, 0), |(held, asked), queue| {
             (held + queue.known, asked + queue.in_flight)
@@ -238,7 +235,9 @@ impl Hold {
             return Vec::new();
         }
         let state = self.state();
-        let known = state.offers_of(lane).filter(|offer| offer.is_known);
+        let known = state
+            .offers_from(lane, Gen(0))
+            .filter(|offer| offer.is_known);
         let claims = known.map(|offer| offer.held.claimed.clone());
         claims.take(most).collect()
     }
