@@ -23,14 +23,8 @@ pub(super) struct Cap {
 /// own: those, and what may start in the time after them, as far as that may start within [`AHEAD`] and is not
 /// promised to jobs that wait for nothing else. Where limits are by key: what the hold has free.
 pub(super) async fn cap_of(sidecar: &Sidecar, lane: &Lane, gate: &Gate, n: usize) -> Cap {
-    let mut cap = Cap {
-        jobs: n,
-        ..Cap::default()
-    };
     let limited = in_force::limits_now(sidecar, &lane.queue, &gate.limited);
-    if !limited.is_empty() {
-        cap = cap_by_limits(sidecar, lane, gate, &limited, n).await;
-    }
+    let mut cap = cap_by_limits(sidecar, lane, gate, &limited, n).await;
     if gate.keyed || limited.is_empty() {
         let most = sidecar.hold_most(&sidecar.live().settings);
         let free = match sidecar.hold.places(lane, most) {
@@ -53,15 +47,10 @@ pub(super) async fn cap_of_subqueues(sidecar: &Sidecar, lane: &Lane, gate: &Gate
     if sidecar.hold.bytes() >= sidecar.hold_most(&sidecar.live().settings).bytes {
         return Cap::default();
     }
-    match limited.is_empty() {
-        true => Cap {
-            jobs: n,
-            ..Cap::default()
-        },
-        false => cap_by_limits(sidecar, lane, gate, &limited, n).await,
-    }
+    cap_by_limits(sidecar, lane, gate, &limited, n).await
 }
 
+/// How many jobs the queue's own limits, which are these, let be claimed; all `n` where it has none.
 async fn cap_by_limits(
     sidecar: &Sidecar,
     lane: &Lane,
@@ -69,6 +58,12 @@ async fn cap_by_limits(
     limited: &[Limited],
     n: usize,
 ) -> Cap {
+    if limited.is_empty() {
+        return Cap {
+            jobs: n,
+            ..Cap::default()
+        };
+    }
     let promise = sidecar.hold.promise(lane, gate, sidecar.store.now());
     let (promised, soon) = (promise.jobs, starts_ahead(limited));
     if promised > 0 && 2 * promised >= soon.unwrap_or(1) && promise.is_refused {
