@@ -59,17 +59,8 @@ struct AskedPlaces {
 
 impl What {
     fn of(name: Name<'_>) -> Option<What> {
-        if name.folds_to("queues") {
-            Some(What::Queues)
-        } else if name.folds_to("count") {
-            Some(What::Count)
-        } else if name.folds_to("batch_size") {
-            Some(What::Batch)
-        } else if name.folds_to("worker_id") {
-            Some(What::WorkerId)
-        } else {
-            None
-        }
+        let each = [What::Queues, What::Count, What::Batch, What::WorkerId];
+        each.into_iter().find(|what| name.folds_to(what.name()))
     }
 
     fn name(self) -> &'static str {

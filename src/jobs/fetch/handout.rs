@@ -3,6 +3,7 @@
 //! again for the next worker.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -165,39 +166,29 @@ impl Watch for HandOut {
 }
 
 impl Drop for HandOut {
+    /// Undoes the starts in a task of its own: the store's answer takes time, and a drop has none.
     fn drop(&mut self) {
         if self.jobs.is_empty() {
             return;
         }
-        take_back(&self.proxy, std::mem::take(&mut self.jobs));
+        let sidecar = Arc::clone(&self.proxy.sidecar);
+        let jobs = std::mem::take(&mut self.jobs);
+        let _task = self.proxy.sidecar.tasks.spawn(async move {
+            for mut job in jobs.into_iter().rev() {
+                sidecar.back(&mut job).await;
+                sidecar.metrics.count(Counted::HandOutUndone);
+                let limited = job.claimed.limited.clone();
+                sidecar.hold.take_back(job);
+                sidecar.wake(&limited);
+            }
+        });
     }
-}
-
-/// Undoes starts in a task of its own: the store's answer takes time, and a drop has none.
-fn take_back(proxy: &Proxy, jobs: Vec<Held>) {
-    let sidecar = &proxy.sidecar;
-    let proxy = proxy.clone();
-    let _task = sidecar.tasks.spawn(async move {
-        for job in jobs.into_iter().rev() {
-            undo(&proxy, job).await;
-        }
-    });
-}
-
-async fn undo(proxy: &Proxy, mut job: Held) {
-    let sidecar = &proxy.sidecar;
-    sidecar.back(&mut job).await;
-    sidecar.metrics.count(Counted::HandOutUndone);
-    let limited = job.claimed.limited.clone();
-    sidecar.hold.take_back(job);
-    sidecar.wake(&limited);
 }
 
 #[cfg(test)]
 mod tests {
     use crate::equipment::claims::TestClaim as _;
     use crate::equipment::held::held_of;
-    use std::sync::Arc;
 
     use super::*;
     use crate::store::memory::MemoryStore;
