@@ -133,15 +133,12 @@ impl Subqueues {
 
     /// How the flows of a queue are spread.
     pub fn spread(&self, queue: &str) -> Spread {
-        let bases = self.bases.lock();
-        bases
-            .get(queue)
-            .map_or_else(Spread::default, |base| base.spread)
+        self.of_base(queue, |base| base.spread)
     }
 
     /// Whether no sibling told lately that it writes to a queue's subqueues by another spread than ours.
     pub fn is_undisputed(&self, queue: &str) -> bool {
-        let at = self.bases.lock().get(queue).and_then(|base| base.others_at);
+        let at = self.of_base(queue, |base| base.others_at);
         at.is_none_or(|at| at.elapsed() >= SILENT)
     }
 
@@ -171,14 +168,7 @@ impl Subqueues {
 
     /// Whether jobs of a queue go to its subqueues.
     pub fn writes(&self, queue: &str) -> Writes {
-        match self.any() {
-            true => self
-                .bases
-                .lock()
-                .get(queue)
-                .map_or(Writes::No, |base| base.writes),
-            false => Writes::No,
-        }
+        self.of_base(queue, |base| base.writes)
     }
 
     /// A job goes to a subqueue, or may be there: it is asked soon, whoever asks.
@@ -200,16 +190,17 @@ impl Subqueues {
         }
     }
 
-    fn of_book<T: Default>(&self, queue: &str, of: impl FnOnce(&mut SubqueueBook) -> T) -> T {
-        match self.any() {
-            true => {
-                let mut bases = self.bases.lock();
-                bases
-                    .get_mut(queue)
-                    .map_or_else(T::default, |base| of(&mut base.book))
-            }
-            false => T::default(),
+    /// Asks what is known of a queue; the default of the answer: it has no subqueues.
+    fn of_base<T: Default>(&self, queue: &str, of: impl FnOnce(&mut SplitQueue) -> T) -> T {
+        if !self.any() {
+            return T::default();
         }
+        let mut bases = self.bases.lock();
+        bases.get_mut(queue).map_or_else(T::default, of)
+    }
+
+    fn of_book<T: Default>(&self, queue: &str, of: impl FnOnce(&mut SubqueueBook) -> T) -> T {
+        self.of_base(queue, |base| of(&mut base.book))
     }
 
     /// The subqueues whose numbers the backend is asked for beside a look at the queue, and what is known of all now;
@@ -406,13 +397,13 @@ impl Subqueues {
 
     /// Whether the queue itself is asked next.
     pub fn takes_base(&self, lane: &Lane) -> bool {
-        let takes_base = self.of_turns(lane, |turns, _, _| turns.takes_base());
+        let takes_base = self.of_turns(lane, |turns, _, _| turns.is_bases);
         takes_base.unwrap_or(true)
     }
 
     /// A claim is made of the queue itself.
     pub fn took_base(&self, lane: &Lane) {
-        self.of_turns(lane, |turns, _, _| turns.took(true));
+        self.of_turns(lane, |turns, _, _| turns.is_bases = false);
     }
 
     /// What is asked of the subqueues now, for no more than `lacking` jobs; and of which the backend should be asked
@@ -432,7 +423,7 @@ impl Subqueues {
             let doubtful = turns.doubtful(&standing);
             let asks = turns.choose(lacking, &standing);
             if !asks.is_empty() {
-                turns.took(false);
+                turns.is_bases = true;
             }
             (asks, doubtful)
         });

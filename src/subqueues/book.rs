@@ -231,22 +231,12 @@ impl SubqueueBook {
 
     /// A job was stored.
     pub(super) fn stored(&mut self, flow: Flow, may_start: MayStart) {
-        let Some(entry) = self.get(flow.subqueue) else {
-            return;
-        };
-        entry.note(Whose::One(flow.tag));
-        entry.news_at = Some(Instant::now());
-        match may_start {
-            MayStart::Later => entry.later += 1,
-            MayStart::Now => {
-                entry.came += 1;
-                entry.tag(Whose::One(flow.tag), 1);
-            }
-        }
-        entry.note_unclaimed(0);
+        let mut moved = Moved::default();
+        moved.came(flow, may_start);
+        self.moved(flow.subqueue, &moved);
     }
 
-    /// A sibling told what came and left.
+    /// Jobs came and left, here or at a sibling.
     pub(super) fn moved(&mut self, subqueue: Subqueue, moved: &Moved) {
         let Some(entry) = self.get(subqueue) else {
             return;

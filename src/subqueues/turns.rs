@@ -150,8 +150,8 @@ pub(super) struct SubqueueTurns {
     pub(super) spread: Spread,
     /// The one whose turn is next.
     next: usize,
-    /// Whether the base has the next turn.
-    is_bases: bool,
+    /// Whether the queue itself is asked next, and not its subqueues. They take turns, one claim each.
+    pub(super) is_bases: bool,
     swept_at: Option<Instant>,
     swept_to: usize,
     /// When a worker last asked.
@@ -208,16 +208,6 @@ impl SubqueueTurns {
             state.marks = state.marks.wrapping_add(1);
             state.highest = state.highest.max(priority);
         }
-    }
-
-    /// Whether the queue itself is asked next, and not its subqueues. They take turns, one claim each.
-    pub(super) fn takes_base(&self) -> bool {
-        self.is_bases
-    }
-
-    /// A claim was made of the queue itself, or of its subqueues.
-    pub(super) fn took(&mut self, base: bool) {
-        self.is_bases = !base;
     }
 
     /// Whether a subqueue that may be asked may have a job of a higher priority than `best`. Of one whose key is shut the
