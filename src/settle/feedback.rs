@@ -42,10 +42,7 @@ pub(super) async fn heed(
         let job = (&*claimed.job, times);
         let asked = policies.pause(&claimed.limited, key, error, now, job);
         if let Some((pause, policy)) = asked {
-            if let Some(until) = pause.counts_until {
-                sidecar.settle.refusals.refused(key, times, now, until);
-            }
-            shut(sidecar, claimed, key, pause, policy, now).await;
+            shut(sidecar, claimed, (key, times), pause, policy, now).await;
         }
     }
 }
@@ -88,10 +85,7 @@ pub(crate) async fn heed_reply(
         }
         return;
     };
-    if let Some(until) = pause.counts_until {
-        refusals.refused(key, times, now, until);
-    }
-    shut(sidecar, call, key, pause, policy, now).await;
+    shut(sidecar, call, (key, times), pause, policy, now).await;
 }
 
 /// The lines of a head that are text.
@@ -111,15 +105,19 @@ pub(super) fn succeeded(proxy: &Proxy, row: &Row) {
     }
 }
 
-/// Shuts a key; one that is shut for longer stays so, whoever else says so at the same time.
+/// Shuts a key that was refused so many times in a row; one that is shut for longer stays so, whoever else says so at the
+/// same time.
 async fn shut(
     sidecar: &Sidecar,
     by: &Claimed,
-    key: &Key,
+    (key, times): (&Key, u32),
     pause: Pause,
     policy: &Arc<str>,
     now: Timestamp,
 ) {
+    if let Some(until) = pause.counts_until {
+        sidecar.settle.refusals.refused(key, times, now, until);
+    }
     let no_limits = Limits::default();
     let usage = sidecar.store.usage(Space::Job, key, &no_limits).await;
     let before = usage.ok().flatten().and_then(|usage| usage.shut_until);

@@ -22,7 +22,7 @@ use crate::desk::outlive::to_the_end;
 use crate::inquiry::job::DEFAULT_VISIBILITY;
 use crate::inquiry::prove::{Extension, named};
 use crate::inquiry::{calls, rows};
-use crate::json::{Json, Kind, Member, Splice, quote};
+use crate::json::{Json, Kind, Splice, quote};
 use crate::store::{Change, KnownRow, LedgerExt, Row};
 use crate::told::metrics::Counted;
 use crate::wire::boxed::{self, boxed};
@@ -89,21 +89,18 @@ struct BeatGroup {
 pub(crate) async fn heartbeat(proxy: &Proxy, mut parts: Box<Parts>, body: Bytes) -> Response<Body> {
     let begun = tick::now();
     let scope = proxy.sidecar.scopes.of(&parts.headers);
-    let Some(beat) = read(&body) else {
+    let mends = proxy.sidecar.live().settings.repairs.heartbeat_active_jobs;
+    // With the repair switched off the backend answers a crooked one, whoever claimed the jobs.
+    let Some(beat) = read(&body).filter(|beat| mends || !beat.crooked) else {
         return beat_as_it_is(proxy, &mut parts, body, begun, Claimants::KnownRow).await;
     };
-    let mend = beat.crooked && proxy.sidecar.live().settings.repairs.heartbeat_active_jobs;
-    if beat.crooked && !mend {
-        // With the repair switched off the backend answers, whoever claimed the jobs.
-        return beat_as_it_is(proxy, &mut parts, body, begun, Claimants::KnownRow).await;
-    }
     let lasts = beat.visibility.unwrap_or(DEFAULT_VISIBILITY);
     proxy.sidecar.shadow.heard(&beat.jobs, lasts, begun);
     let split = split(proxy, &beat).await;
-    if mend {
+    if beat.crooked {
         proxy.sidecar.metrics.count(Counted::HeartbeatMended);
     }
-    if split.ours.is_empty() && !split.names_others && !mend {
+    if split.ours.is_empty() && !split.names_others && !beat.crooked {
         return beat_as_it_is(proxy, &mut parts, body, begun, split.claimants).await;
     }
     let own_body = with_jobs(&body, &split.own);
@@ -356,27 +353,20 @@ fn with_jobs(body: &Bytes, jobs: &[Arc<str>]) -> Bytes {
     };
     let ids: Vec<String> = jobs.iter().map(|id| quote(id)).collect();
     let list = format!("[{}]", ids.join(","));
-    let mut splice = Splice::new();
-    let mut found = false;
-    for member in request
-        .members()
-        .filter(|member| member.is_named("active_jobs"))
-    {
-        splice.replace(member.value.range(), list.clone());
-        found = true;
+    let (mut splice, mut found) = (Splice::new(), false);
+    for member in request.members() {
+        let is_first = member.is_named("active_jobs");
+        let is_second = member.is_named("active_job_ids") && member.value.kind() == Kind::Array;
+        if is_first || is_second {
+            splice.replace(member.value.range(), list.clone());
+        } else if member.is_named("job_id") {
+            // A single one, which some send in place of a list.
+            splice.remove_member(request, member);
+        }
+        found |= is_first;
     }
     if !found {
         splice.add_member(request, "active_jobs", list.as_bytes());
-    }
-    let is_second_list = |member: &Member<'_>| {
-        member.is_named("active_job_ids") && member.value.kind() == Kind::Array
-    };
-    for member in request.members().filter(is_second_list) {
-        splice.replace(member.value.range(), list.clone());
-    }
-    // A single one, which some send in place of a list.
-    for member in request.members().filter(|member| member.is_named("job_id")) {
-        splice.remove_member(request, member);
     }
     splice.apply(body).into()
 }
