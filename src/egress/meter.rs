@@ -17,7 +17,7 @@ use crate::policy::json_path;
 use crate::store::Used;
 use crate::told::metrics::Settlement;
 
-use super::key::{ReadBody, key_of};
+use super::key::{ReadBody, is_plain, key_of};
 
 /// Where models tell of tokens: the first that is there says it. Then, which model it is, and
 /// why a stream ended early.
@@ -425,10 +425,7 @@ impl Meter {
             kind if kind.ends_with("json") => Some(Framing::Json),
             _ => None,
         };
-        let is_plain = headers
-            .get(header::CONTENT_ENCODING)
-            .is_none_or(|how| how == "identity");
-        let framing = framing.filter(|_| is_plain);
+        let framing = framing.filter(|_| is_plain(headers));
         answer.tail = (framing == Some(Framing::Events)).then(Vec::new);
         answer.scanner = framing.map(|framing| Scanner::new(Arc::clone(&answer.paths), framing));
     }

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::amazon::AmazonProtocol;
 use super::ask::CallAsk;
-use super::key::ReadBody;
+use super::key::{ReadBody, is_plain};
 use super::pass::may_pass;
 use super::redirect::CalledBy;
 use super::services::Services;
@@ -431,12 +431,6 @@ impl CallBody {
             CallBody::Stream(_) => None,
         }
     }
-}
-
-/// Whether a body is as it is read.
-fn is_plain(headers: &HeaderMap) -> bool {
-    let how = headers.get(header::CONTENT_ENCODING);
-    how.is_none_or(|how| how == "identity")
 }
 
 /// Asks for an answer that can be read, unless what is asked for is signed.
