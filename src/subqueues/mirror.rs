@@ -123,21 +123,20 @@ pub fn queue<'a>(job: Json<'a>, subqueues: &Subqueues) -> Option<Cow<'a, str>> {
     })
 }
 
+/// The last member of exactly this name.
+fn last_of<'a>(value: Json<'a>, name: &str) -> Option<Member<'a>> {
+    let members = value.members();
+    let named = members.filter(|m| m.name.text().as_deref() == Some(name));
+    named.last()
+}
+
 /// Writes into `splice` what hides the mirror of one job; `false`: it has none.
 pub fn hide(job: Json<'_>, splice: &mut Splice) -> bool {
-    let Some(meta_member) = job
-        .members()
-        .filter(|m| m.name.text().as_deref() == Some("meta"))
-        .last()
-    else {
+    let Some(meta_member) = last_of(job, "meta") else {
         return false;
     };
     let meta = meta_member.value;
-    let Some(mirror) = meta
-        .members()
-        .filter(|m| m.name.text().as_deref() == Some(MIRROR))
-        .last()
-    else {
+    let Some(mirror) = last_of(meta, MIRROR) else {
         return false;
     };
     let added = mirror.value.get_exact("meta").is_some();
