@@ -86,6 +86,29 @@ pub(super) fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
     })
 }
 
+/// The claim with this number of a job.
+fn claimed_as(generation: u64, mut held: Held) -> Held {
+    held.claimed.generation = Gen(generation);
+    held
+}
+
+/// A job that was claimed with other credentials.
+fn of_scope(scope: u64, mut held: Held) -> Held {
+    held.claimed.scope = scope;
+    held
+}
+
+/// What could start now of scope 1, so many of each group.
+fn picks(hold: &Arc<Hold>, want: usize) -> Vec<Pick> {
+    hold.pick(&lane(1), ask(want, MANY, 0), NOW)
+}
+
+/// Whether a worker that waits was woken since this was last asked.
+async fn was_woken(visit: &Visit) -> bool {
+    let woken = tokio::time::timeout(Duration::ZERO, visit.woken());
+    woken.await.is_ok()
+}
+
 pub(super) fn ids(picked: &[impl std::ops::Deref<Target = Held>]) -> Vec<&str> {
     picked.iter().map(|held| &*held.claimed.job).collect()
 }
@@ -96,11 +119,11 @@ fn start(hold: &Hold, pick: Pick) -> Option<Held> {
 }
 
 /// A refusal.
-fn refusal(refused: Refused, policy: Arc<str>) -> Refusal {
+fn refusal(refused: Refused, policy: &str) -> Refusal {
     Refusal {
         refused,
         at: NOW,
-        by: Some((policy, Space::Job, Key::new("k").unwrap())),
+        by: Some((policy.into(), Space::Job, Key::new("k").unwrap())),
         rescheduled: None,
     }
 }
@@ -121,7 +144,7 @@ async fn what_is_seen_without_the_lock_is_what_is_held() {
     sees(true);
     assert!(hold.hide("a"));
     hold.show("a");
-    let picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+    let picked = picks(&hold, 1);
     sees(true);
     let started = hold.start(&mut { picked }).pop().unwrap();
     sees(false);
@@ -147,13 +170,10 @@ async fn leaves_by_priority_then_turn_then_age() {
     let picked = hold.pick(&lane(1), ask(10, 2, 0), NOW);
     assert_eq!(ids(&picked), ["high", "a1"], "no more than that");
     drop(picked);
-    let picked = hold.pick(&lane(1), ask(10, MANY, 0), NOW);
+    let picked = picks(&hold, 10);
     assert_eq!(ids(&picked), ["high", "a1", "b1", "a2", "a3"]);
     drop(picked);
-    assert_eq!(
-        ids(&hold.pick(&lane(1), ask(10, MANY, 0), NOW)),
-        ["high", "a1", "b1", "a2", "a3"]
-    );
+    assert_eq!(ids(&picks(&hold, 10)), ["high", "a1", "b1", "a2", "a3"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,7 +187,7 @@ async fn a_group_that_started_one_waits_for_the_others_turns() {
     ]);
     let mut order = Vec::new();
     for _ in 0..4 {
-        let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+        let mut picked = picks(&hold, 1);
         let first = picked.remove(0);
         drop(picked);
         order.push(start(&hold, first).unwrap().claimed.job.to_string());
@@ -180,14 +200,13 @@ async fn a_group_that_started_one_waits_for_the_others_turns() {
 async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("b1", 0, &["b"])]);
-    let policy = || Arc::from("a");
-    for held in hold.pick(&lane(1), ask(1, MANY, 0), NOW) {
+    for held in picks(&hold, 1) {
         let refused = if &*held.claimed.job == "a1" {
             Refused::ForSlot(Timestamp(0))
         } else {
             Refused::Until(NOW.plus(50_000))
         };
-        held.refuse(refusal(refused, policy()));
+        held.refuse(refusal(refused, "a"));
     }
     assert!(
         hold.pick(&lane(1), ask(1, MANY, 0), NOW.plus(44_999))
@@ -204,7 +223,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     drop(early);
     assert_eq!(&*hold.look(&lane(1), 0, NOW).waits_for.unwrap().0, "a");
     hold.wake(&limits(&["a"]));
-    assert_eq!(ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)), ["a1"]);
+    assert_eq!(ids(&picks(&hold, 1)), ["a1"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -215,9 +234,9 @@ async fn a_queue_is_refused_while_a_job_that_only_it_limits_is() {
     hold.add(vec![job("a1", 0, &["q"])]);
     assert!(!refused(NOW), "it was not asked for yet");
     let refuse = || {
-        let held = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
+        let held = picks(&hold, 1).remove(0);
         let until = Refused::Until(NOW.plus(50_000));
-        held.refuse(refusal(until, Arc::from("q")));
+        held.refuse(refusal(until, "q"));
     };
     refuse();
     assert!(refused(NOW.plus(44_999)));
@@ -237,12 +256,12 @@ async fn a_queue_is_refused_while_a_job_that_only_it_limits_is() {
 async fn a_paused_key_offers_no_prospect() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let held = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
-    held.refuse(refusal(Refused::Paused, Arc::from("a")));
+    let held = picks(&hold, 1).remove(0);
+    held.refuse(refusal(Refused::Paused, "a"));
     assert_eq!(hold.look(&lane(1), MANY, NOW).prospect, Prospect::default());
     // The key had no slots while the store was lost: nothing ends that would say so.
     hold.ask_all();
-    assert_eq!(ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)), ["a1"]);
+    assert_eq!(ids(&picks(&hold, 1)), ["a1"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,7 +277,7 @@ async fn a_hidden_job_does_not_leave_wherever_it_was() {
     let hold = hold();
     hold.add(vec![job("waiting", 0, &["a"]), job("in hand", 0, &["b"])]);
     assert!(hold.hide("waiting"));
-    let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+    let mut picked = picks(&hold, 1);
     assert_eq!(ids(&picked), ["in hand"]);
     assert!(hold.hide("in hand"));
     let held = picked.remove(0);
@@ -266,14 +285,11 @@ async fn a_hidden_job_does_not_leave_wherever_it_was() {
         start(&hold, held).is_none(),
         "a cancel came while it was in hand"
     );
-    assert!(hold.pick(&lane(1), ask(1, MANY, 0), NOW).is_empty());
+    assert!(picks(&hold, 1).is_empty());
     assert_eq!(hold.len(), 2);
     hold.show("in hand");
     hold.show("waiting");
-    assert_eq!(
-        ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)),
-        ["waiting", "in hand"]
-    );
+    assert_eq!(ids(&picks(&hold, 1)), ["waiting", "in hand"]);
     assert!(!hold.hide("unknown"));
 }
 
@@ -281,18 +297,18 @@ async fn a_hidden_job_does_not_leave_wherever_it_was() {
 async fn a_job_that_comes_again_replaces_the_earlier_claim() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let first = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
+    let first = picks(&hold, 1).remove(0);
     hold.add(vec![job("a1", 0, &["a"])]);
     drop(first);
     assert_eq!(hold.len(), 1);
-    let mut picked = hold.pick(&lane(1), ask(5, MANY, 0), NOW);
+    let mut picked = picks(&hold, 5);
     assert_eq!(ids(&picked), ["a1"], "the earlier claim is void");
     // So too while the earlier one waits, and it leaves nothing behind.
     let size = hold.bytes();
     drop(picked.remove(0));
     hold.add(vec![job("a1", 0, &["a"])]);
     assert_eq!((hold.len(), hold.bytes()), (1, size));
-    assert_eq!(ids(&hold.pick(&lane(1), ask(5, MANY, 0), NOW)), ["a1"]);
+    assert_eq!(ids(&picks(&hold, 5)), ["a1"]);
     hold.forget("a1");
     assert!(!is_held(&hold, 1));
 }
@@ -301,17 +317,14 @@ async fn a_job_that_comes_again_replaces_the_earlier_claim() {
 async fn what_is_granted_to_an_earlier_claim_does_not_leave() {
     let hold = hold();
     hold.add(vec![job("in hand", 0, &["a"]), job("waiting", 0, &["a"])]);
-    let in_hand = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
-    let mut again = [job("in hand", 0, &["a"]), job("waiting", 0, &["a"])];
-    for held in &mut again {
-        held.claimed.generation = Gen(2);
-    }
-    let waiting = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
+    let in_hand = picks(&hold, 1).remove(0);
+    let again = ["in hand", "waiting"].map(|id| claimed_as(2, job(id, 0, &["a"])));
+    let waiting = picks(&hold, 1).remove(0);
     hold.add(again.to_vec());
     for held in [in_hand, waiting] {
         assert!(start(&hold, held).is_none());
     }
-    let mut picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
+    let mut picked = picks(&hold, 9);
     assert_eq!(ids(&picked), ["in hand", "waiting"]);
     assert_eq!(hold.start(&mut picked).len(), 2);
     assert!(hold.is_empty());
@@ -321,13 +334,11 @@ async fn what_is_granted_to_an_earlier_claim_does_not_leave() {
 async fn a_hand_out_undone_after_the_job_came_again_is_void() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let first = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
+    let first = picks(&hold, 1).remove(0);
     let first = start(&hold, first).unwrap();
-    let mut again = job("a1", 0, &["a"]);
-    again.claimed.generation = Gen(2);
-    hold.add(vec![again]);
+    hold.add(vec![claimed_as(2, job("a1", 0, &["a"]))]);
     hold.take_back(first);
-    let picked = hold.pick(&lane(1), ask(5, MANY, 0), NOW);
+    let picked = picks(&hold, 5);
     assert_eq!(ids(&picked), ["a1"]);
     assert_eq!(picked[0].claimed.generation, Gen(2));
     assert!(hold.has_claim("a1", Gen(2)) && !hold.has_claim("a1", Gen(1)));
@@ -337,13 +348,10 @@ async fn a_hand_out_undone_after_the_job_came_again_is_void() {
 async fn an_undone_hand_out_is_first_again() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("a2", 0, &["a"])]);
-    let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+    let mut picked = picks(&hold, 1);
     let first = picked.remove(0);
     hold.take_back(start(&hold, first).unwrap());
-    assert_eq!(
-        ids(&hold.pick(&lane(1), ask(2, MANY, 0), NOW)),
-        ["a1", "a2"]
-    );
+    assert_eq!(ids(&picks(&hold, 2)), ["a1", "a2"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -373,11 +381,8 @@ fn given(max: usize, lanes: u64) -> Vec<usize> {
     let take = |scope: u64| {
         let mut taken = 0;
         while let Lookahead::Free(n) = hold.places(&lane(scope), most(max, 64 << 20)) {
-            let jobs = (0..n).map(|nth| {
-                let mut held = job(&format!("{scope}:{}", taken + nth), 0, &["a"]);
-                held.claimed.scope = scope;
-                held
-            });
+            let held = |nth: usize| job(&format!("{scope}:{}", taken + nth), 0, &["a"]);
+            let jobs = (0..n).map(|nth| of_scope(scope, held(nth)));
             hold.add(jobs.collect());
             taken += n;
         }
@@ -396,9 +401,8 @@ async fn a_lane_may_hold_three_times_what_is_free() {
     let (hold, most) = (hold(), most(7_000, 64 << 20));
     let mut came = 0;
     while let Lookahead::Free(_) = hold.places(&lane(1 + came % 2), most) {
-        let mut held = job(&came.to_string(), 0, &["a"]);
-        held.claimed.scope = 1 + came % 2;
-        hold.add(vec![held]);
+        let held = job(&came.to_string(), 0, &["a"]);
+        hold.add(vec![of_scope(1 + came % 2, held)]);
         came += 1;
     }
     assert!((5_990..=6_000).contains(&came), "{came}");
@@ -502,7 +506,7 @@ async fn what_is_tidied_is_in_nobodys_way() {
         .flat_map(|q| q.all_groups())
         .count();
     assert_eq!(groups, 1, "of those one is empty");
-    assert_eq!(ids(&hold.pick(&lane(1), ask(9, MANY, 0), NOW)), ["b1"]);
+    assert_eq!(ids(&picks(&hold, 9)), ["b1"]);
     coming.answered(Behind::More);
     drop(standing);
     hold.forget("b1");
@@ -516,10 +520,10 @@ async fn what_is_tidied_is_in_nobodys_way() {
 async fn a_spare_group_is_as_a_new_one() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    for pick in hold.pick(&lane(1), ask(1, MANY, 0), NOW) {
-        pick.refuse(refusal(Refused::ForSlot(NOW), Arc::from("a")));
+    for pick in picks(&hold, 1) {
+        pick.refuse(refusal(Refused::ForSlot(NOW), "a"));
     }
-    assert!(hold.pick(&lane(1), ask(1, MANY, 0), NOW).is_empty());
+    assert!(picks(&hold, 1).is_empty());
     let later = NOW.plus(1_000_000);
     let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), later);
     assert_eq!(hold.start(&mut picked).len(), 1);
@@ -527,8 +531,7 @@ async fn a_spare_group_is_as_a_new_one() {
     assert_eq!(held.waiting(|_| true), 0, "nothing is held");
     let waiter = stand(&hold, 1, &gate(&[]));
     hold.wake(&limits(&["a"]));
-    let woken = tokio::time::timeout(Duration::ZERO, waiter.woken());
-    assert!(woken.await.is_err(), "nothing waits for it");
+    assert!(!was_woken(&waiter).await, "nothing waits for it");
     drop(waiter);
     hold.add(vec![job("b1", 0, &["b"]), job("a2", 0, &["a"])]);
     let view = hold.look(&lane(1), MANY, later);
@@ -537,10 +540,7 @@ async fn a_spare_group_is_as_a_new_one() {
     let keys = front.unwrap().keys;
     let names = |key: &str| keys.iter().any(|((_, _, of), _)| of.as_str() == key);
     assert!(names("a") && !names("k"), "k refused an earlier job");
-    assert_eq!(
-        ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)),
-        ["b1", "a2"]
-    );
+    assert_eq!(ids(&picks(&hold, 1)), ["b1", "a2"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -574,7 +574,7 @@ async fn spare_groups_are_not_many() {
     for nth in 0..5_000 {
         let id = nth.to_string();
         hold.add(vec![job(&id, 0, &[&id])]);
-        let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+        let mut picked = picks(&hold, 1);
         assert_eq!(hold.start(&mut picked).len(), 1);
     }
     let known = hold.state().queues.values().next().unwrap().groups.count();
@@ -625,7 +625,7 @@ async fn few_are_the_first_of_many() {
         let until = Refused::Until(NOW.plus(50_000));
         for pick in hold.pick(&lane(1), ask(1, 4, 0), NOW) {
             if refuses && !pick.claimed.job.starts_with('b') {
-                pick.refuse(refusal(until, Arc::from("p")));
+                pick.refuse(refusal(until, "p"));
             }
         }
         let picked = hold.pick(&lane(1), ask(MANY, MANY, 0), later);
@@ -655,7 +655,7 @@ async fn more_are_picked_only_where_some_may_be_refused() {
     let until = Refused::Until(NOW.plus(50_000));
     hold.add(vec![job("c", 9, &["c"])]);
     let first = hold.pick(&lane(1), ask(1, 1, 0), NOW).remove(0);
-    first.refuse(refusal(until, Arc::from("p")));
+    first.refuse(refusal(until, "p"));
     assert_eq!(ids(&pick()), ["0", "1", "2", "3", "4", "5"]);
     assert!(hold.forget("c").is_some());
     hold.tidy(Instant::now());
@@ -683,9 +683,9 @@ async fn those_that_were_refused_keep_their_turns() {
             .into(),
     );
     let until = Refused::Until(NOW.plus(50_000));
-    for pick in hold.pick(&lane(1), ask(1, MANY, 0), NOW) {
+    for pick in picks(&hold, 1) {
         if ["b", "e"].contains(&&*pick.claimed.job) {
-            pick.refuse(refusal(until, Arc::from("p")));
+            pick.refuse(refusal(until, "p"));
         }
     }
     let later = Instant::now() + Duration::from_secs(9);
@@ -709,12 +709,7 @@ async fn who_waits_is_woken_by_what_may_help() {
     let hold = hold();
     let waiter = stand(&hold, 1, &gate(&["g"]));
     let another = || visit(&hold, 1, &gate(&["g"]));
-    let lanes = [lane(1)];
-    let woken = async || {
-        tokio::time::timeout(Duration::ZERO, waiter.woken())
-            .await
-            .is_ok()
-    };
+    let woken = || was_woken(&waiter);
     assert!(!woken().await);
     hold.wake(&limits(&["other"]));
     assert!(!woken().await, "nothing waits for it");
@@ -736,21 +731,21 @@ async fn who_waits_is_woken_by_what_may_help() {
     hold.wake(&limits(&["k"]));
     assert!(woken().await, "a held job's");
     let refuse = || {
-        let held = hold.pick(&lanes[0], ask(1, MANY, 0), NOW).remove(0);
-        let refused = refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"));
+        let held = picks(&hold, 1).remove(0);
+        let refused = refusal(Refused::ForSlot(Timestamp(0)), "k");
         held.refuse(refused);
     };
     refuse();
     drop(another());
     hold.wake_keys(&[(Space::Queue, key("k"))]);
     assert!(!woken().await, "a queue of that name");
-    assert!(hold.pick(&lanes[0], ask(1, MANY, 0), NOW).is_empty());
+    assert!(picks(&hold, 1).is_empty());
     hold.wake_keys(&[(Space::Queue, key("q"))]);
     assert!(woken().await);
     refuse();
     hold.ask_all();
     assert!(woken().await);
-    let held = hold.pick(&lanes[0], ask(1, MANY, 0), NOW).remove(0);
+    let held = picks(&hold, 1).remove(0);
     hold.take_back(start(&hold, held).unwrap());
     assert!(woken().await, "it may start here");
     let offers = hold.offer(&hold.unwanted(Duration::ZERO));
@@ -773,10 +768,7 @@ async fn what_was_woken_since_a_worker_came_is_not_missed() {
         let mut waits = visit(&hold, 1, &gate(&["g"]));
         (0..wakes).for_each(|_| hold.wake(&limits(&["g"])));
         waits.stand(Instant::now());
-        let woken = async || {
-            let woken = tokio::time::timeout(Duration::ZERO, waits.woken());
-            woken.await.is_ok()
-        };
+        let woken = || was_woken(&waits);
         assert_eq!(woken().await, is_woken);
         assert!(!woken().await, "once");
     }
@@ -789,10 +781,7 @@ async fn who_leaves_wakes_the_first_who_waits() {
     let first = visit(&hold, 1, &gate(&[]));
     let waits = stand(&hold, 1, &gate(&[]));
     hold.add(vec![job("a", 0, &["k"])]);
-    let woken = async || {
-        let woken = tokio::time::timeout(Duration::ZERO, waits.woken());
-        woken.await.is_ok()
-    };
+    let woken = || was_woken(&waits);
     assert!(woken().await && !woken().await, "it came");
     drop(first);
     assert!(woken().await && !woken().await);
@@ -808,10 +797,7 @@ async fn who_leaves_wakes_the_first_who_waits() {
 async fn who_found_the_hold_full_of_what_is_on_its_way_is_woken_when_it_comes() {
     let (hold, now) = (hold(), Instant::now());
     let waiter = stand(&hold, 1, &gate(&[]));
-    let woken = async || {
-        let woken = tokio::time::timeout(Duration::ZERO, waiter.woken());
-        woken.await.is_ok()
-    };
+    let woken = || was_woken(&waiter);
     let (one, three) = (hold.expect(&lane(2), 1, now), hold.expect(&lane(2), 3, now));
     one.answered(Behind::More);
     assert!(!woken().await, "it found nothing yet");
@@ -905,23 +891,19 @@ fn under(hold: &Hold, edition: u64, keys: impl Fn(&str) -> &'static [&'static st
 #[tokio::test(start_paused = true)]
 async fn other_limits_apply_at_once_and_in_order() {
     let hold = hold();
-    let mut jobs = vec![
-        job("a1", 0, &["a"]),
-        job("b1", 0, &["b"]),
-        job("a2", 0, &["a"]),
-        job("b2", 0, &["b"]),
-    ];
-    for (nth, job) in jobs.iter_mut().enumerate() {
-        job.claimed.generation = Gen(nth as u64);
-    }
-    hold.add(jobs);
+    hold.add(vec![
+        claimed_as(0, job("a1", 0, &["a"])),
+        claimed_as(1, job("b1", 0, &["b"])),
+        claimed_as(2, job("a2", 0, &["a"])),
+        claimed_as(3, job("b2", 0, &["b"])),
+    ]);
     // Both keys are shut.
-    for held in hold.pick(&lane(1), ask(1, MANY, 0), NOW) {
-        held.refuse(refusal(Refused::ForSlot(Timestamp(0)), Arc::from("p")));
+    for held in picks(&hold, 1) {
+        held.refuse(refusal(Refused::ForSlot(Timestamp(0)), "p"));
     }
-    assert!(hold.pick(&lane(1), ask(1, MANY, 0), NOW).is_empty());
+    assert!(picks(&hold, 1).is_empty());
     under(&hold, 1, |_| &["c"]);
-    let picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
+    let picked = picks(&hold, 9);
     assert_eq!(ids(&picked), ["a1", "b1", "a2", "b2"]);
     let on_c = |held: &Pick| held.edition == 1 && held.claimed.limited[0].key.as_str() == "c";
     assert!(picked.iter().all(on_c));
@@ -932,10 +914,7 @@ async fn other_limits_apply_at_once_and_in_order() {
         2,
         |job| if job.starts_with('a') { &["a"] } else { &["b"] },
     );
-    assert_eq!(
-        ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)),
-        ["a1", "b1"]
-    );
+    assert_eq!(ids(&picks(&hold, 1)), ["a1", "b1"]);
     assert_eq!(hold.len(), 4);
 }
 
@@ -943,13 +922,13 @@ async fn other_limits_apply_at_once_and_in_order() {
 async fn a_job_in_hand_during_a_change_is_asked_again() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("a2", 0, &["a"])]);
-    let picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+    let picked = picks(&hold, 1);
     under(&hold, 1, |_| &["a"]);
     for held in picked {
-        held.refuse(refusal(Refused::Paused, Arc::from("p")));
+        held.refuse(refusal(Refused::Paused, "p"));
     }
     // It was refused under limits that are no more, and it waits beside its like until it is picked.
-    let picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+    let picked = picks(&hold, 1);
     assert_eq!(ids(&picked), ["a2", "a1"]);
     assert_eq!(
         picked.iter().map(|held| held.edition).collect::<Vec<_>>(),
@@ -958,10 +937,10 @@ async fn a_job_in_hand_during_a_change_is_asked_again() {
     drop(picked);
     under(&hold, 1, |_| &["a"]);
     assert!(hold.before(1).is_empty());
-    let picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+    let picked = picks(&hold, 1);
     assert_eq!(picked.len(), 1, "they are one group again");
     drop(picked);
-    let mut picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
+    let mut picked = picks(&hold, 9);
     assert_eq!(ids(&picked), ["a1", "a2"], "and in order");
     assert_eq!(hold.start(&mut picked).len(), 2);
 }
@@ -971,16 +950,14 @@ async fn what_was_found_for_an_earlier_claim_is_not_for_a_newer_one() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
     let found = hold.before(1);
-    let mut again = job("a1", 0, &["b"]);
-    again.claimed.generation = Gen(2);
-    hold.add(vec![again]);
+    hold.add(vec![claimed_as(2, job("a1", 0, &["b"]))]);
     let of = |held: &Held| Relimited {
         limits: limits(&["c"]),
         generation: held.claimed.generation,
         job: held.claimed.job.clone(),
     };
     hold.relimit(1, found.iter().map(of).collect());
-    let held = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
+    let held = picks(&hold, 1).remove(0);
     assert_eq!(
         (held.edition, held.claimed.limited[0].key.as_str()),
         (0, "b")
@@ -1003,27 +980,25 @@ async fn a_picked_job_may_make_room_soon_and_its_end_says_nothing_of_a_later_cla
     assert!(hold.hide("b"));
     hold.show("b");
     drop(next);
-    assert_eq!(ids(&hold.pick(&lane(1), ask(9, MANY, 0), NOW)), ["b"]);
+    assert_eq!(ids(&picks(&hold, 9)), ["b"]);
 
     // The backend hands it out again.
-    let mut again = job("a", 0, &["k"]);
-    again.claimed.generation = Gen(2);
-    hold.add(vec![again]);
+    hold.add(vec![claimed_as(2, job("a", 0, &["k"]))]);
     oldest.gone();
     assert!(hold.has_claim("a", Gen(2)), "the earlier claim ended");
-    let all = hold.pick(&lane(1), ask(9, MANY, 0), NOW).into_iter();
+    let all = picks(&hold, 9).into_iter();
     all.for_each(Pick::gone);
     assert!(!hold.has("a"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
-    let no = || refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"));
-    let may_ask = |hold: &Arc<Hold>| hold.pick(&lane(1), ask(1, MANY, 0), NOW).len() == 1;
+    let no = || refusal(Refused::ForSlot(Timestamp(0)), "k");
+    let may_ask = |hold| picks(hold, 1).len() == 1;
 
     let hold = hold();
     hold.add(vec![job("a", 0, &["k"])]);
-    let a = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
+    let a = picks(&hold, 1).remove(0);
     hold.wake(&limits(&["other"]));
     a.refuse(no());
     assert!(
@@ -1031,7 +1006,7 @@ async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
         "the end of another key's slot is nothing to it"
     );
     hold.wake(&limits(&["k"]));
-    let a = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
+    let a = picks(&hold, 1).remove(0);
     hold.wake(&limits(&["k"]));
     a.refuse(no());
     assert!(may_ask(&hold));
@@ -1043,11 +1018,10 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
     let refuse = |refused, rescheduled| {
         let hold = hold();
         hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
-        let held = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
-        let policy = Arc::from("k");
+        let held = picks(&hold, 1).remove(0);
         held.refuse(Refusal {
             rescheduled,
-            ..refusal(refused, policy)
+            ..refusal(refused, "k")
         });
         hold
     };
@@ -1085,11 +1059,7 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
 async fn what_is_offered_is_shown_with_what_waits() {
     let hold = hold();
     let of_key = |n: u64| if n.is_multiple_of(3) { "a" } else { "b" };
-    let jobs = (1..=700).map(|n| {
-        let mut held = job(&n.to_string(), 0, &[of_key(n)]);
-        held.claimed.generation = Gen(n);
-        held
-    });
+    let jobs = (1..=700).map(|n| claimed_as(n, job(&n.to_string(), 0, &[of_key(n)])));
     hold.add(jobs.collect());
     let offered: Vec<_> = hold.unwanted(Duration::ZERO).drain(..600).collect();
     assert_eq!(hold.offer(&offered).len(), 600);
@@ -1105,13 +1075,9 @@ async fn what_is_offered_is_shown_with_what_waits() {
 #[tokio::test(start_paused = true)]
 async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() {
     let hold = hold();
-    let claim = |id: &str, generation| {
-        let mut held = job(id, 0, &["k"]);
-        held.claimed.generation = Gen(generation);
-        held
-    };
+    let claim = |id: &str, generation| claimed_as(generation, job(id, 0, &["k"]));
     hold.add((1..=5).map(|n| claim(&n.to_string(), n)).collect());
-    let in_hand = hold.pick(&lane(1), ask(1, MANY, 0), NOW).remove(0);
+    let in_hand = picks(&hold, 1).remove(0);
     assert!(hold.claimed("1").is_none());
     let old = |claimed: &Claimed| claimed.generation <= Gen(4);
     let wanted: Vec<Claimed> = hold.unwanted(Duration::ZERO);
@@ -1120,7 +1086,7 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     assert_eq!(hold.offer(&wanted).len(), 3, "one is in hand, one is new");
     assert!(hold.offer(&wanted).is_empty(), "once");
     assert!(hold.is_offered(&wanted[0]) && !hold.is_offered(&in_hand.claimed));
-    let picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
+    let picked = picks(&hold, 9);
     assert_eq!(ids(&picked), ["5"]);
     assert_eq!(hold.start(&mut { picked }).len(), 1);
     drop(in_hand);
@@ -1141,7 +1107,7 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     // A cancel finds it, and one that fails changes nothing.
     assert!(hold.hide("2") && hold.hide("3"));
     hold.show("2");
-    let picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
+    let picked = picks(&hold, 9);
     assert_eq!(ids(&picked), ["1"]);
     assert_eq!(hold.start(&mut { picked }).len(), 1);
     tokio::time::advance(Duration::from_secs(27)).await;
@@ -1153,12 +1119,12 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     let ours: Vec<_> = offers.map(|of| (of, Gen(9))).collect();
     hold.end_offers(&ours);
     assert!(!hold.has_offers());
-    let picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
+    let picked = picks(&hold, 9);
     assert_eq!(ids(&picked), ["2", "4"]);
     assert_eq!(picked[0].claimed.generation, Gen(9));
     assert_eq!(hold.start(&mut { picked }).len(), 2);
     hold.show("3");
-    let picked = hold.pick(&lane(1), ask(9, MANY, 0), NOW);
+    let picked = picks(&hold, 9);
     assert_eq!(ids(&picked), ["3"]);
     assert_eq!(hold.start(&mut { picked }).len(), 1);
     // The backend hands one out again.
@@ -1184,9 +1150,7 @@ async fn idle_jobs_go_one_by_one_and_the_last_first() {
     let last = hold.pick_last(|_| true, &stay).unwrap();
     assert_eq!((&*low.claimed.job, &*last.claimed.job), ("low", "b"));
     // One that is handed out to us again meanwhile is another claim.
-    let mut again = job("low", -1, &["k"]);
-    again.claimed.generation = Gen(2);
-    hold.add(vec![again]);
+    hold.add(vec![claimed_as(2, job("low", -1, &["k"]))]);
     drop((low, last));
     let order: Vec<Pick> = (0..4)
         .filter_map(|_| hold.pick_last(|_| true, &HashSet::new()))
@@ -1207,7 +1171,7 @@ fn of_two_words_of_the_backend_the_later_counts() {
     let known = proof();
     assert_eq!((known.at, known.granted), (then + second, second));
     // Nothing that was said before a doubt counts against what is said after it.
-    let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+    let mut picked = picks(&hold, 1);
     picked[0].doubt();
     drop(picked);
     hold.proved("a", then, 30 * second);
@@ -1223,9 +1187,7 @@ async fn only_who_has_next_to_nothing_shows_that_places_are_lacking() {
     assert!(!hold.lacked_places(idle), "it has its share");
     for scope in 2..=3 {
         assert_eq!(look(scope), Lookahead::Free(1));
-        let mut held = job(&scope.to_string(), 0, &["k"]);
-        held.claimed.scope = scope;
-        hold.add(vec![held]);
+        hold.add(vec![of_scope(scope, job(&scope.to_string(), 0, &["k"]))]);
     }
     assert_eq!(look(4), Lookahead::Full);
     assert!(hold.lacked_places(idle));
@@ -1238,9 +1200,7 @@ async fn what_no_worker_asks_for_is_not_due_where_that_matters() {
     let hold = hold();
     let ask = |scope| drop(visit(&hold, scope, &gate(&[])));
     for scope in 1..=3 {
-        let mut held = job(&scope.to_string(), 0, &["k"]);
-        held.claimed.scope = scope;
-        hold.add(vec![held]);
+        hold.add(vec![of_scope(scope, job(&scope.to_string(), 0, &["k"]))]);
         ask(scope);
     }
     let since = Instant::now();
@@ -1276,7 +1236,7 @@ async fn a_claim_is_due_by_the_last_word_on_it() {
     assert_eq!(due(&hold, None), ["a", "c"], "a third is over, but for b");
     assert_eq!(due(&hold, None), none, "they have been told");
     // What is in hand is not kept, and what was doubted there is due at once.
-    let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+    let mut picked = picks(&hold, 1);
     assert_eq!(ids(&picked), ["a"]);
     seconds(1).await;
     assert_eq!(due(&hold, None), ["c"]);
@@ -1348,14 +1308,10 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
         named
     };
     assert!(named(&hold).is_empty());
-    let numbered = |id: &str, generation| {
-        let mut held = job(id, 0, &["k"]);
-        held.claimed.generation = Gen(generation);
-        held
-    };
+    let numbered = |id: &str, generation| claimed_as(generation, job(id, 0, &["k"]));
     hold.add((1..=4).map(|n| numbered(&n.to_string(), n)).collect());
     hold.forget("2");
-    let picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+    let picked = picks(&hold, 1);
     assert_eq!(
         (ids(&picked), named(&hold)),
         (vec!["1"], vec!["3".into(), "4".into()])
@@ -1364,7 +1320,7 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     assert_eq!(named(&hold), ["1"], "it was not asked for");
     assert!(named(&hold).is_empty(), "once");
     // All of them once more, but for what is in hand.
-    let mut picked = hold.pick(&lane(1), ask(1, MANY, 0), NOW);
+    let mut picked = picks(&hold, 1);
     hold.unname_all();
     assert_eq!(named(&hold), ["3", "4"]);
     picked[0].named = true;
@@ -1415,7 +1371,7 @@ async fn what_is_known_of_a_key_is_forgotten_after_a_second() {
         let pick = hold
             .pick(&lane(1), ask(1, MANY, 0), NOW.plus(2_000_000))
             .remove(0);
-        pick.refuse(refusal(refused, Arc::from("k")));
+        pick.refuse(refusal(refused, "k"));
         let may_ask = |after| hold.look(&lane(1), MANY, NOW.plus(after)).askable == 1;
         assert!(!may_ask(999_999) && may_ask(1_000_000), "{refused:?}");
     }
@@ -1432,8 +1388,8 @@ async fn many_keys_are_asked_again_one_after_the_other() {
     let hold = hold();
     let names: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
     hold.add(names.iter().map(|id| job(id, 0, &[id.as_str()])).collect());
-    for pick in hold.pick(&lane(1), ask(1, MANY, 0), NOW) {
-        pick.refuse(refusal(Refused::ForSlot(NOW), Arc::from("k")));
+    for pick in picks(&hold, 1) {
+        pick.refuse(refusal(Refused::ForSlot(NOW), "k"));
     }
     let askable = |after| hold.look(&lane(1), MANY, NOW.plus(after)).askable;
     assert_eq!((askable(19_999_999), askable(20_000_000)), (0, 20_000));
@@ -1445,7 +1401,7 @@ async fn many_keys_are_asked_again_one_after_the_other() {
     // A walk over all of them for each question takes minutes.
     assert!(begun.elapsed() < Duration::from_secs(10));
     hold.wake(&limits(&["7"]));
-    assert_eq!(ids(&hold.pick(&lane(1), ask(1, MANY, 0), NOW)), ["7"]);
+    assert_eq!(ids(&picks(&hold, 1)), ["7"]);
 }
 
 /// A job that takes a group's share of key `k`, by weight.
@@ -1561,7 +1517,7 @@ async fn who_is_refused_once_more_waits_once_more() {
         let held = hold.pick(&lane(1), ask(1, MANY, 0), at).remove(0);
         held.refuse(Refusal {
             at,
-            ..refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"))
+            ..refusal(Refused::ForSlot(Timestamp(0)), "k")
         });
         assert!(
             hold.pick(&lane(1), ask(1, MANY, 0), at).is_empty(),
