@@ -75,16 +75,17 @@ impl Lanes {
         self.lanes.values_mut()
     }
 
-    /// Which lanes of a queue have jobs that are held or being asked of the backend.
-    pub(super) fn busy_lanes(&self, name: &str) -> Vec<Lane> {
-        let named = self.busy.get_key_value(name).into_iter();
-        let lanes = named.flat_map(|(queue, scopes)| {
-            scopes.iter().map(|scope| Lane {
-                scope: *scope,
-                queue: queue.clone(),
-            })
-        });
-        lanes.collect()
+    /// Changes the lanes of a queue that have jobs which are held or being asked of the backend.
+    pub(super) fn change_busy(&mut self, name: &str, change: impl Fn(&mut Queue)) {
+        let Some((queue, scopes)) = self.busy.get_key_value(name) else {
+            return;
+        };
+        for scope in scopes {
+            let (scope, queue) = (*scope, queue.clone());
+            if let Some(queue) = self.lanes.get_mut(&Lane { scope, queue }) {
+                change(queue);
+            }
+        }
     }
 
     /// These lanes, over all scopes.

@@ -192,13 +192,10 @@ impl Hold {
 
     /// A job of this priority waits in the backend: it is asked before held jobs of lower ones go out.
     pub fn saw(&self, queue_name: &str, priority: i32) {
-        let mut state = self.state();
-        for lane in state.queues.busy_lanes(queue_name) {
-            if let Some(queue) = state.queues.get_mut(&lane) {
-                queue.saw(priority);
-                queue.asked_at = None;
-            }
-        }
+        self.state().queues.change_busy(queue_name, |queue| {
+            queue.saw(priority);
+            queue.asked_at = None;
+        });
     }
 
     /// A job came to a subqueue of this queue: the first who waits asks for it at once. Else it would ask a quarter of a
@@ -207,13 +204,10 @@ impl Hold {
         if self.is_empty() {
             return;
         }
-        let mut state = self.state();
-        for lane in state.queues.busy_lanes(queue_name) {
-            if let Some(queue) = state.queues.get_mut(&lane) {
-                queue.asked_at = None;
-                queue.line.wake();
-            }
-        }
+        self.state().queues.change_busy(queue_name, |queue| {
+            queue.asked_at = None;
+            queue.line.wake();
+        });
     }
 
     /// The backend said at `since` that the job is ours for `visibility` from then. What it has said later counts.
