@@ -109,6 +109,12 @@ async fn was_woken(visit: &Visit) -> bool {
     woken.await.is_ok()
 }
 
+/// Real time, where it is measured: the paused clock stands still.
+#[expect(clippy::disallowed_methods, reason = "as it says")]
+fn real_now() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
 pub(super) fn ids(picked: &[impl std::ops::Deref<Target = Held>]) -> Vec<&str> {
     picked.iter().map(|held| &*held.claimed.job).collect()
 }
@@ -473,19 +479,6 @@ async fn the_line_wakes_one_and_then_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_empty_and_idle_is_forgotten() {
-    let hold = hold();
-    drop(visit(&hold, 1, &gate(&[])));
-    hold.add(vec![job("a1", 0, &["a"])]);
-    tokio::time::advance(Duration::from_secs(100)).await;
-    hold.tidy(Instant::now());
-    assert!(is_held(&hold, 1), "not while a job waits");
-    hold.forget("a1");
-    hold.tidy(Instant::now());
-    assert!(hold.state().queues.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_is_tidied_is_in_nobodys_way() {
     let (hold, now) = (hold(), Instant::now());
     hold.add(vec![job("a1", 0, &["a"]), job("b1", 0, &["b"])]);
@@ -583,14 +576,10 @@ async fn spare_groups_are_not_many() {
 
 /// Groups of one key, by shares or by other numbers, are told apart as soon as those of different keys.
 #[tokio::test(start_paused = true)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "real time is measured; the paused clock stands still"
-)]
 async fn groups_of_one_key_are_found_as_soon() {
     let hold = hold();
     let names: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
-    let begun = std::time::Instant::now();
+    let begun = real_now();
     hold.add(names.iter().map(|id| sharing(id, id, 1)).collect());
     let limited = |n: u32| {
         let mut held = job(&format!("l{n}"), 0, &["k"]);
@@ -1276,15 +1265,11 @@ async fn the_times_of_jobs_that_are_gone_are_forgotten() {
 
 /// Each look at what is due stands in the way of requests.
 #[tokio::test(start_paused = true)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "real time is measured; the paused clock stands still"
-)]
 async fn what_is_due_is_found_among_many() {
     let hold = hold();
     let names: Vec<String> = (0..30_000).map(|n| n.to_string()).collect();
     hold.add(names.iter().map(|id| job(id, 0, &[id.as_str()])).collect());
-    let begun = std::time::Instant::now();
+    let begun = real_now();
     for _ in 0..20_000 {
         assert!(hold.due(None, 256).is_none());
         hold.tidy(Instant::now());
@@ -1380,10 +1365,6 @@ async fn what_is_known_of_a_key_is_forgotten_after_a_second() {
 /// A group for each of tens of thousands of keys: those that wait are not looked at for each question, and the more
 /// there are the later each is asked again.
 #[tokio::test(start_paused = true)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "real time is measured; the paused clock stands still"
-)]
 async fn many_keys_are_asked_again_one_after_the_other() {
     let hold = hold();
     let names: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
@@ -1393,7 +1374,7 @@ async fn many_keys_are_asked_again_one_after_the_other() {
     }
     let askable = |after| hold.look(&lane(1), MANY, NOW.plus(after)).askable;
     assert_eq!((askable(19_999_999), askable(20_000_000)), (0, 20_000));
-    let begun = std::time::Instant::now();
+    let begun = real_now();
     for _ in 0..20_000 {
         assert!(hold.look(&lane(1), MANY, NOW).prospect.slot.is_some());
         assert!(hold.pick(&lane(1), ask(1, 2, 0), NOW).is_empty());
@@ -1465,10 +1446,6 @@ async fn groups_with_a_share_leave_by_what_they_were_served() {
 }
 
 /// So many jobs of so many keys, and the least time in which one of them was looked after a hundred times.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "real time is measured; the paused clock stands still"
-)]
 fn time_of_each(jobs: usize, keys: usize) -> Duration {
     let hold = hold();
     let key = |nth: usize| format!("k{}", nth % keys);
@@ -1481,7 +1458,7 @@ fn time_of_each(jobs: usize, keys: usize) -> Duration {
     let (name, freed) = (some.to_string(), limits(&[&key(some)]));
     let now = Instant::now();
     let look_after = || {
-        let begun = std::time::Instant::now();
+        let begun = real_now();
         for _ in 0..100 {
             hold.proved(&name, now, Duration::from_secs(30));
             assert!(hold.seen(&name, NOW).is_some() && hold.claimed(&name).is_some());

@@ -131,6 +131,15 @@ impl Subqueues {
         differ
     }
 
+    /// Those of these queues, as the file has them.
+    #[cfg(test)]
+    pub(super) fn of_file(queues: &[&str]) -> Subqueues {
+        let subqueues = Subqueues::default();
+        let file = queues.iter().map(|queue| (*queue, Spread::default()));
+        subqueues.follow(std::iter::empty(), file);
+        subqueues
+    }
+
     /// How the flows of a queue are spread.
     pub fn spread(&self, queue: &str) -> Spread {
         self.of_base(queue, |base| base.spread)
@@ -546,9 +555,7 @@ mod tests {
     /// They are made at a FETCH that no backend has accepted yet.
     #[test]
     fn the_turns_of_made_up_credentials_have_a_bound() {
-        let subqueues = Subqueues::default();
-        let file = [("mail", Spread::default())].into_iter();
-        subqueues.follow(std::iter::empty(), file);
+        let subqueues = Subqueues::of_file(&["mail"]);
         for scope in 0..3 * MOST_SCOPES as u64 {
             let queue = "mail".into();
             subqueues.takes_base(&Lane { scope, queue });

@@ -212,9 +212,7 @@ mod tests {
 
     #[test]
     fn each_base_is_listed_once_with_the_numbers_of_all() {
-        let subqueues = Subqueues::default();
-        let file = ["mail", "c", "m"].map(|queue| (queue, Default::default()));
-        subqueues.follow(std::iter::empty(), file.into_iter());
+        let subqueues = Subqueues::of_file(&["mail", "c", "m"]);
         let kind = ReplyKind {
             lists_queues: true,
             ..ReplyKind::default()

@@ -235,11 +235,7 @@ mod tests {
 
     #[test]
     fn a_job_of_a_subqueue_is_one_of_its_base() {
-        let subqueues = Subqueues::default();
-        subqueues.follow(
-            std::iter::empty(),
-            [("mail", Default::default())].into_iter(),
-        );
+        let subqueues = Subqueues::of_file(&["mail"]);
         for text in [
             r#"{"queue":"mail-ojst-7f"}"#,
             r#"{"queue":"m\u0061il-ojst-7f"}"#,

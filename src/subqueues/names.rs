@@ -319,16 +319,11 @@ fn text_end(text: &[u8], mut at: usize) -> Result<usize, usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ojs_policy::subqueue::Spread;
 
     /// Whatever comes, little of it is kept.
     #[test]
     fn what_is_kept_has_a_bound() {
-        let subqueues = Subqueues::default();
-        subqueues.follow(
-            std::iter::empty(),
-            [("mail", Spread::default())].into_iter(),
-        );
+        let subqueues = Subqueues::of_file(&["mail"]);
         for begin in [
             r#"{"queue":""#,
             r#"{""#,

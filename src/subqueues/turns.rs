@@ -774,9 +774,10 @@ mod tests {
         book
     }
 
-    /// Turns of which something came to the first few.
+    /// Turns that were swept just now, and of which something came to the first few.
     fn marked(few: u16, now: Instant) -> SubqueueTurns {
         let mut turns = SubqueueTurns::new(now, COUNT);
+        turns.swept_at = Some(now);
         Subqueue::first(few).for_each(|one| turns.mark(one, None, now));
         turns
     }
@@ -839,7 +840,6 @@ mod tests {
     async fn a_reply_that_is_older_than_a_mark_says_nothing() {
         let now = Instant::now();
         let mut turns = marked(0, now);
-        turns.swept_at = Some(now);
         turns.mark(SEVEN, None, now);
         let asks = choose(&mut turns, 1, &nothing_held(), now);
         assert_eq!(names(&asks), [7]);
@@ -869,7 +869,6 @@ mod tests {
     async fn a_shut_one_gives_one_head_and_the_others_go_on() {
         let now = Instant::now();
         let mut turns = marked(3, now);
-        turns.swept_at = Some(now);
         let mut here = nothing_held();
         here.insert(Subqueue(1), held(1, true));
         assert_eq!(names(&choose(&mut turns, 9, &here, now)), [0, 2]);
@@ -894,7 +893,6 @@ mod tests {
         let here = HashMap::from([(SEVEN, held(1, true))]);
         let asked = |book: &SubqueueBook, most: usize| -> Option<usize> {
             let mut turns = marked(0, now);
-            turns.swept_at = Some(now);
             turns.mark(SEVEN, None, now);
             let standing = turns.standing(&here, book, most, now);
             let asks = turns.choose(9, &standing);
@@ -931,7 +929,6 @@ mod tests {
     async fn who_was_granted_is_asked_for_more_and_who_was_refused_for_one() {
         let now = Instant::now();
         let mut turns = marked(20, now);
-        turns.swept_at = Some(now);
         let asks = choose(&mut turns, 100, &nothing_held(), now);
         assert_eq!((asks.len(), asks[0].jobs), (ASKED_AT_ONCE, 1));
         for _ in 0..9 {
@@ -959,7 +956,6 @@ mod tests {
     async fn what_a_question_empties_is_asked_together() {
         let now = Instant::now();
         let mut turns = marked(20, now);
-        turns.swept_at = Some(now);
         let mut book = SubqueueBook::default();
         let mut stored = |subqueue: u16, tag| {
             let subqueue = Subqueue(subqueue);
@@ -1014,7 +1010,6 @@ mod tests {
     async fn the_highest_priority_is_asked_first() {
         let now = Instant::now();
         let mut turns = marked(9, now);
-        turns.swept_at = Some(now);
         turns.mark(SEVEN, Some(5), now);
         let here = nothing_held();
         assert!(outranks(&turns, 4, &here, now) && !outranks(&turns, 5, &here, now));
