@@ -53,8 +53,9 @@ const ELSEWHERE: [&str; 3] = ["previous_response_id", "conversation", "prompt"];
 /// What a call pays to one budget.
 #[derive(Clone, Debug)]
 pub(super) struct Charged {
-    budget: Arc<Budget>,
-    key: Key,
+    pub(super) budget: Arc<Budget>,
+    /// The key under which it pays.
+    pub(super) key: Key,
     pays: NonZeroU32,
     /// The model that it names, where that could be read and money is counted.
     model: Option<Box<str>>,
@@ -101,16 +102,6 @@ impl Charged {
             cost,
             ..Limited::new(Space::Job, self.key.clone(), limits, name)
         }
-    }
-
-    /// The name of the budget.
-    pub(super) fn name(&self) -> &Arc<str> {
-        &self.budget.name
-    }
-
-    /// The key under which it pays.
-    pub(super) fn key(&self) -> &Key {
-        &self.key
     }
 
     /// Whether an answer can say that the call used less.

@@ -156,8 +156,10 @@ impl WayOut {
         // Its room is taken until there is a reply.
         let (mut body, taken) = self.body(entry, body).await?;
         let ask = {
-            let bytes = body.as_whole();
-            let bytes = bytes.filter(|_| by_body && is_plain(&parts.headers));
+            let bytes = match &body {
+                CallBody::Whole(bytes) if by_body && is_plain(&parts.headers) => Some(bytes),
+                _ => None,
+            };
             CallAsk::of(entry, &parts, &ReadBody::by(bytes))?
         };
         if let Some(budget) = &ask.unpaid {
@@ -237,10 +239,8 @@ impl WayOut {
         if !is_read {
             return Ok((CallBody::Stream(Some(body)), None));
         }
-        let (room, patience) = {
-            let server = &self.sidecar.live().settings.server;
-            (&self.sidecar.call_bodies, server.body_timeout)
-        };
+        let patience = self.sidecar.live().settings.server.body_timeout;
+        let room = &self.sidecar.call_bodies;
         let (bytes, taken) = body::read(body, most as usize, patience, room).await?;
         Ok((CallBody::Whole(bytes), Some(taken)))
     }
@@ -422,15 +422,6 @@ enum CallBody {
     Whole(Bytes),
     /// It can be sent once.
     Stream(Option<Incoming>),
-}
-
-impl CallBody {
-    fn as_whole(&self) -> Option<&Bytes> {
-        match self {
-            CallBody::Whole(bytes) => Some(bytes),
-            CallBody::Stream(_) => None,
-        }
-    }
 }
 
 /// Asks for an answer that can be read, unless what is asked for is signed.

@@ -76,9 +76,8 @@ impl CallStart {
         at: Timestamp,
         meter: Option<Meter>,
     ) -> CallStart {
-        let mut out = sidecar.calling.out.lock();
-        out.insert(claimed.job.clone(), claimed.clone());
-        drop(out);
+        let (job, out) = (claimed.job.clone(), &sidecar.calling.out);
+        out.lock().insert(job, claimed.clone());
         CallStart {
             sidecar: Arc::clone(sidecar),
             claimed: claimed.clone(),
@@ -108,11 +107,11 @@ impl CallStart {
             return Vec::new();
         };
         let used = meter.settled().filter_map(|(of, how, used)| {
-            self.sidecar.metrics.settled(of.name(), how);
+            self.sidecar.metrics.settled(&of.budget.name, how);
             let is_untold = !matches!(how, Settlement::Told | Settlement::Free);
             if is_untold && of.settles() && meter.has_success() {
                 let model = meter.model_of(of);
-                tell::untold(&self.sidecar, of.name(), of.key(), model, how);
+                tell::untold(&self.sidecar, &of.budget.name, &of.key, model, how);
             }
             used
         });
