@@ -92,7 +92,8 @@ pub(crate) async fn heartbeat(proxy: &Proxy, mut parts: Box<Parts>, body: Bytes)
     let mends = proxy.sidecar.live().settings.repairs.heartbeat_active_jobs;
     // With the repair switched off the backend answers a crooked one, whoever claimed the jobs.
     let Some(beat) = read(&body).filter(|beat| mends || !beat.crooked) else {
-        return beat_as_it_is(proxy, &mut parts, body, begun, Claimants::KnownRow).await;
+        let reply = own_beat(proxy, &mut parts, body, begun, Claimants::KnownRow).await;
+        return respond::theirs(reply);
     };
     let lasts = beat.visibility.unwrap_or(DEFAULT_VISIBILITY);
     proxy.sidecar.shadow.heard(&beat.jobs, lasts, begun);
@@ -101,7 +102,8 @@ pub(crate) async fn heartbeat(proxy: &Proxy, mut parts: Box<Parts>, body: Bytes)
         proxy.sidecar.metrics.count(Counted::HeartbeatMended);
     }
     if split.ours.is_empty() && !split.names_others && !beat.crooked {
-        return beat_as_it_is(proxy, &mut parts, body, begun, split.claimants).await;
+        let reply = own_beat(proxy, &mut parts, body, begun, split.claimants).await;
+        return respond::theirs(reply);
     }
     let own_body = with_jobs(&body, &split.own);
     let sidecar = &proxy.sidecar;
@@ -264,16 +266,6 @@ async fn note_extended(proxy: &Proxy, rows: &[Row], extended: &[Cow<'_, str>], l
         })
     });
     rows::renew_rows(sidecar, renewals.collect()).await;
-}
-
-async fn beat_as_it_is(
-    proxy: &Proxy,
-    parts: &mut Parts,
-    body: Bytes,
-    begun: Instant,
-    claimants: Claimants,
-) -> Response<Body> {
-    respond::theirs(own_beat(proxy, parts, body, begun, claimants).await)
 }
 
 /// Sends the worker's own heartbeat. Where the backend is lost, fails or is overloaded, the worker is told to go on,
