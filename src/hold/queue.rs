@@ -199,9 +199,10 @@ impl Queue {
         }
     }
 
-    /// All groups, highest priority first.
+    /// All groups, highest priority first, and those of one priority in the order of their turns.
     pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
-        self.groups.in_order()
+        let all = self.groups.listed.within(FIRST..=LAST);
+        all.filter_map(|id| self.groups.get(id))
     }
 
     /// The waiting jobs, highest priority first.
@@ -386,12 +387,6 @@ impl Groups {
             self.emptied.push(id);
         }
         Some(held)
-    }
-
-    /// All, highest priority first, and those of one priority in the order of their turns.
-    pub(super) fn in_order(&self) -> impl Iterator<Item = &Group> {
-        let all = self.listed.within(FIRST..=LAST);
-        all.filter_map(|id| self.get(id))
     }
 
     /// The names of all, in the order of their turns.
