@@ -404,15 +404,10 @@ impl Subqueues {
         Some(of(turns, book, now))
     }
 
-    /// Whether the queue itself is asked next.
-    pub fn takes_base(&self, lane: &Lane) -> bool {
-        let takes_base = self.of_turns(lane, |turns, _, _| turns.is_bases);
-        takes_base.unwrap_or(true)
-    }
-
-    /// A claim is made of the queue itself.
-    pub fn took_base(&self, lane: &Lane) {
-        self.of_turns(lane, |turns, _, _| turns.is_bases = false);
+    /// Whether the queue itself is asked next. If so, a claim of it is made now, and its subqueues are next.
+    pub fn take_base(&self, lane: &Lane) -> bool {
+        let had_turn = self.of_turns(lane, |turns, _, _| std::mem::take(&mut turns.is_bases));
+        had_turn.unwrap_or(true)
     }
 
     /// What is asked of the subqueues now, for no more than `lacking` jobs; and of which the backend should be asked
@@ -558,7 +553,7 @@ mod tests {
         let subqueues = Subqueues::of_file(&["mail"]);
         for scope in 0..3 * MOST_SCOPES as u64 {
             let queue = "mail".into();
-            subqueues.takes_base(&Lane { scope, queue });
+            subqueues.take_base(&Lane { scope, queue });
         }
         let turns = |bases: &HashMap<Arc<str>, SplitQueue>| bases["mail"].scopes.len();
         assert_eq!(turns(&subqueues.bases.lock()), MOST_SCOPES);
