@@ -64,14 +64,12 @@ impl Policy {
     }
 
     pub(super) fn under(&self, key: Key, job: &JobView<'_>) -> Limited {
+        let (limits, name) = (self.limits.clone(), Arc::clone(&self.name));
         Limited {
-            space: Space::Job,
-            key,
-            limits: self.limits.clone(),
             on_limit: self.on_limit,
-            policy: Arc::clone(&self.name),
             cost: self.prices.cost(),
             share: self.prices.share(job),
+            ..Limited::new(Space::Job, key, limits, name)
         }
     }
 }

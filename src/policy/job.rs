@@ -154,13 +154,8 @@ fn read(
         return Err(from.error(&name, message));
     }
     Ok(Some(Limited {
-        space: Space::Job,
-        key,
-        limits,
         on_limit,
-        policy: Arc::from(BROUGHT),
-        cost: Default::default(),
-        share: None,
+        ..Limited::new(Space::Job, key, limits, Arc::from(BROUGHT))
     }))
 }
 

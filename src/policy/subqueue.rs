@@ -172,7 +172,8 @@ pub fn split(name: &str) -> Option<(&str, Subqueue)> {
     let (base, digits) = name.rsplit_once(MARKER)?;
     let number = u16::from_str_radix(digits, 16).ok()?;
     let length = if number < COUNT { 2 } else { 3 };
-    let is_number = digits.len() == length && digits.bytes().all(|byte| is_digit(&byte));
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_number = digits.len() == length && digits.bytes().all(is_digit);
     (is_number && number < MOST && !base.is_empty()).then_some((base, Subqueue(number)))
 }
 
@@ -189,10 +190,6 @@ fn is_of_marker(text: &[u8], at: usize) -> bool {
     let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
     let byte = code.and_then(|digits| u8::from_str_radix(digits, 16).ok());
     byte.is_some_and(|byte| MARKER.as_bytes().contains(&byte))
-}
-
-fn is_digit(byte: &u8) -> bool {
-    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
 #[cfg(test)]
