@@ -176,11 +176,9 @@ mod tests {
             for meta in metas {
                 for (queue, kind) in [("q", "a.b"), ("q", "b"), ("q2", "a.b"), ("", "a.c")] {
                     let job = JobView {
-                        id: None,
-                        queue,
                         kind,
                         meta: Some(Json::parse(meta.as_bytes(), 8).unwrap()),
-                        tenant: None,
+                        ..JobView::of_queue(queue)
                     };
                     assert_eq!(known.limits(&set, &job), set.limits(&job, &[]), "{job:?}");
                     assert_eq!(nothing.limits(&none, &job), None);
@@ -188,11 +186,8 @@ mod tests {
             }
         }
         let job = JobView {
-            id: None,
-            queue: "q",
             kind: "a.b",
-            meta: None,
-            tenant: None,
+            ..JobView::of_queue("q")
         };
         let (one, same) = (known.limits(&set, &job), known.limits(&set, &job));
         assert!(Arc::ptr_eq(&one.unwrap(), &same.unwrap()));
@@ -208,11 +203,9 @@ mod tests {
         let meta = format!("{{\"tenant\":{long:?}}}");
         for (queue, meta) in [("q", &*meta), (&*long, "{}")] {
             let job = JobView {
-                id: None,
-                queue,
                 kind: "a",
                 meta: Some(Json::parse(meta.as_bytes(), 8).unwrap()),
-                tenant: None,
+                ..JobView::of_queue(queue)
             };
             assert_eq!(known.limits(&set, &job), set.limits(&job, &[]));
         }

@@ -184,11 +184,8 @@ impl PolicySet {
         let of_queue = of_queue.filter(|entry| entry.sample.has(job.id));
         let mut limited: Vec<Limited> = of_queue.map(|entry| entry.limited(job)).collect();
         for policy in &self.policies {
-            let found = if policy.matching.matches(job) {
-                policy.limited(job)
-            } else {
-                None
-            };
+            let matches = policy.matching.matches(job);
+            let found = matches.then(|| policy.limited(job)).flatten();
             // A job that names a policy's key is under that policy, whatever else the policy matches.
             let found = found.or_else(|| {
                 let key = policy.key.constant()?;
@@ -452,11 +449,8 @@ mod tests {
 
     fn job<'a>(queue: &'a str, kind: &'a str) -> JobView<'a> {
         JobView {
-            id: None,
-            queue,
             kind,
-            meta: None,
-            tenant: None,
+            ..JobView::of_queue(queue)
         }
     }
 
@@ -708,7 +702,6 @@ mod tests {
         assert_eq!(refused.field, "meta.tenant_id");
         let meta = Json::parse(br#"{"tenant_id":"acme"}"#, 8).unwrap();
         let acme = JobView {
-            id: None,
             meta: Some(meta),
             ..nobody
         };
@@ -739,7 +732,6 @@ mod tests {
             Accept::Tighten,
         );
         let with = |meta: &'static str| JobView {
-            id: None,
             meta: Some(Json::parse(meta.as_bytes(), 8).unwrap()),
             ..job("q", "a")
         };

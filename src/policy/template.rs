@@ -374,13 +374,12 @@ impl Attribute {
     }
 
     fn of<'a>(&self, job: &JobView<'a>) -> Option<Cow<'a, str>> {
-        let meta = |path: &str| job.meta.and_then(|meta| find(meta, path)).and_then(scalar);
         let given = |text: &'a str| Some(Cow::Borrowed(text)).filter(|text| !text.is_empty());
         match self {
             Attribute::Queue => given(job.queue),
             Attribute::Type => given(job.kind),
             Attribute::Tenant => job.tenant_id(),
-            Attribute::Meta(path) => meta(path),
+            Attribute::Meta(path) => find(job.meta?, path).and_then(scalar),
             Attribute::Header(_) | Attribute::Host | Attribute::Path(_) | Attribute::Json(_) => {
                 None
             }
@@ -519,11 +518,9 @@ mod tests {
     fn render(template: &str, queue: &str, kind: &str, meta: Option<&str>) -> String {
         let meta = meta.map(|meta| Json::parse(meta.as_bytes(), 16).unwrap());
         let job = JobView {
-            id: None,
-            queue,
             kind,
             meta,
-            tenant: None,
+            ..JobView::of_queue(queue)
         };
         match Template::new(template).unwrap().render(&job) {
             Rendered::Whole(key) => key.to_string(),
