@@ -12,7 +12,6 @@ use ojs_limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
 use ojs_policy::subqueue::Spread;
 use ojs_policy::{Match, Pattern, Policy, PolicySet, Prices, Sample, Template};
 use ojs_reader::{EGRESS, POLICIES, QUEUES, TENANTS};
-use ojs_wire::upstream::BaseUrl;
 
 /// What a store in memory means where queues have subqueues.
 pub const FORGETS_SUBQUEUES: &str = "the memory store forgets that with the process: a sidecar that starts without the setting looks once, and leaves what comes there later";
@@ -50,11 +49,8 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
         let has_subqueues =
             |queue: &Pattern| settings.policies.subqueues().contains_key(queue.as_str());
         let queues = &policy.matching.queue;
-        let depth = match !queues.is_empty() && queues.iter().all(has_subqueues) {
-            true => Depth::Any,
-            false => Depth::Held(&reach),
-        };
-        let text = of_policy(policy, depth, &reach);
+        let is_split = !queues.is_empty() && queues.iter().all(has_subqueues);
+        let text = of_policy(policy, is_split, &reach);
         let text = of_sample(policy.matching.sample, shadow, &text);
         entry(POLICIES, &policy.name, text)
     });
@@ -112,29 +108,19 @@ fn of_sample(sample: Sample, shadow: &str, text: &str) -> String {
     }
 }
 
-/// How many jobs of one key a FETCH looks past.
-#[derive(Clone, Copy)]
-enum Depth<'a> {
-    Held(&'a str),
-    /// They wait in subqueues.
-    Any,
-}
-
-fn of_policy(policy: &Policy, depth: Depth<'_>, reach: &str) -> String {
+/// `is_split`: its jobs wait in subqueues. `reach`: how many jobs of one key a FETCH looks past where they do not.
+fn of_policy(policy: &Policy, is_split: bool, reach: &str) -> String {
     let mut parts = of_limits(&policy.limits);
     parts.extend(of_prices(&policy.prices, reach));
-    parts.extend(
-        policy
-            .prices
-            .by_calls
-            .then(|| "only their calls count".to_owned()),
-    );
+    if policy.prices.by_calls {
+        parts.push("only their calls count".to_owned());
+    }
     parts.push(of_key(&policy.key));
     // FETCH sees no further than what is held, and jobs that are dropped are not held.
     if policy.key.constant().is_none() && policy.on_limit != OnLimit::Drop {
-        parts.push(match depth {
-            Depth::Held(reach) => format!("behind {reach} of one key all others wait"),
-            Depth::Any => "others wait for no key but their own, by subqueues".to_owned(),
+        parts.push(match is_split {
+            true => "others wait for no key but their own, by subqueues".to_owned(),
+            false => format!("behind {reach} of one key all others wait"),
         });
     }
     parts.extend(match policy.on_limit {
@@ -173,10 +159,8 @@ pub fn of_egress(of: &EgressSettings) -> String {
     parts.extend(of.budgets.iter().map(|budget| of_budget(budget)));
     let to = match (&of.upstream, &of.hosts) {
         (None, Some(hosts)) => format!("the host that each names, one of {hosts}"),
-        (upstream, _) => upstream
-            .as_ref()
-            .map(BaseUrl::to_string)
-            .unwrap_or_default(),
+        (Some(upstream), _) => upstream.to_string(),
+        (None, None) => String::new(),
     };
     let vendor = of.vendor.map_or("none", |vendor| vendor.name);
     let parts = parts.join(", ");
