@@ -12,7 +12,7 @@ use super::choices::StoreUrl;
 use super::command_line::CommandLine;
 use super::kinds::must_have_certificates;
 use super::listen::BackendAt;
-use super::merge::{self, LISTS, Twice};
+use super::merge::{self, LISTS};
 use super::origins::Origins;
 use super::policies;
 use super::settings::{Settings, TablesByName};
@@ -51,15 +51,7 @@ pub(super) fn read_what_can_be(mut files: Sources, overrides: &CommandLine) -> (
     for (source, errors) in &errors {
         syntax(&files, source, errors, &mut problems);
     }
-    problems.extend(twice.into_iter().map(|twice| Problem {
-        severity: ProblemSeverity::Error,
-        title: format!("`{}` is there twice", twice.path),
-        hint: format!(
-            "keep one of them; the first is in {}",
-            files.place(twice.first.start)
-        ),
-        span: Some(twice.second),
-    }));
+    problems.extend(twice);
     // The text is for showing lines: without problems nobody keeps it.
     let shown = if problems.is_empty() {
         Sources::default()
@@ -90,7 +82,8 @@ struct Parsed<'s> {
     document: Spanned<DeTable<'s>>,
     /// What is not TOML, in those files in which something is not.
     errors: Vec<(SourceText<'s>, Vec<toml::de::Error>)>,
-    twice: Vec<Twice>,
+    /// What stands in two files.
+    twice: Vec<Problem>,
 }
 
 fn parsed(sources: &Sources) -> Parsed<'_> {
@@ -110,7 +103,7 @@ fn parsed(sources: &Sources) -> Parsed<'_> {
             continue;
         }
         let more = merge::moved(document.into_inner(), source.start);
-        merge::join(whole.get_mut(), more, "", &mut twice);
+        merge::join(whole.get_mut(), more, "", sources, &mut twice);
     }
     Parsed {
         document: whole,

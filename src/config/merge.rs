@@ -7,17 +7,10 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::command_line::VARIABLES;
-use ojs_reader::SourceText;
+use ojs_reader::{Problem, ProblemSeverity, SourceText, Sources};
 
 /// The tables of which there may be any number, over all files.
 pub(super) const LISTS: [&str; 4] = ["policy", "queue", "tenant", "egress"];
-
-/// A setting that stands in two files.
-pub(super) struct Twice {
-    pub(super) path: String,
-    pub(super) first: Range<usize>,
-    pub(super) second: Range<usize>,
-}
 
 /// A table whose places are those among all texts, `by` further than in its own.
 pub(super) fn moved(table: DeTable<'_>, by: usize) -> DeTable<'_> {
@@ -44,12 +37,14 @@ fn moved_value(value: Spanned<DeValue<'_>>, by: usize) -> Spanned<DeValue<'_>> {
     Spanned::new(span.start + by..span.end + by, inner)
 }
 
-/// Adds what another file says. `path` is that of the table, empty at the top.
+/// Adds what another one of these files says, and reports what stands in two. `path` is that of the table, empty at the
+/// top.
 pub(super) fn join<'t>(
     into: &mut DeTable<'t>,
     from: DeTable<'t>,
     path: &str,
-    twice: &mut Vec<Twice>,
+    files: &Sources,
+    problems: &mut Vec<Problem>,
 ) {
     for (name, mut value) in from {
         let Some(known) = into.get_mut(name.get_ref().as_ref()) else {
@@ -60,18 +55,20 @@ pub(super) fn join<'t>(
             as_list(known);
             as_list(&mut value);
         }
-        let (first, second) = (known.span(), value.span());
+        let (first, second) = (known.span().start, value.span());
         match (known.get_mut(), value.into_inner()) {
             (DeValue::Table(known), DeValue::Table(more)) => {
-                join(known, more, &format!("{path}{}.", name.get_ref()), twice);
+                let path = format!("{path}{}.", name.get_ref());
+                join(known, more, &path, files, problems);
             }
             (DeValue::Array(known), DeValue::Array(more)) if path.is_empty() => {
                 more.into_iter().for_each(|item| known.push(item));
             }
-            _ => twice.push(Twice {
-                path: format!("{path}{}", name.get_ref()),
-                first,
-                second,
+            _ => problems.push(Problem {
+                severity: ProblemSeverity::Error,
+                title: format!("`{path}{}` is there twice", name.get_ref()),
+                hint: format!("keep one of them; the first is in {}", files.place(first)),
+                span: Some(second),
             }),
         }
     }
