@@ -214,21 +214,16 @@ fn matching(table: &mut TomlTable<'_>) -> Option<Match> {
     let Some(mut table) = table.maybe_table("match", "match = { queue = \"billing\" }") else {
         return Some(Match::default());
     };
-    let queue = table.get("queue");
-    let queue = queue.map_or(Some(Vec::new()), |found| {
-        patterns(&table, &found, Some(QUEUE))
-    });
-    let kind = table.get("type");
-    let kind = kind.map_or(Some(Vec::new()), |found| {
-        patterns(&table, &found, Some(TYPE))
-    });
+    let mut patterns_of = |field, names| match table.get(field) {
+        Some(found) => patterns(&table, &found, Some(names)),
+        None => Some(Vec::new()),
+    };
+    let (queue, kind) = (patterns_of("queue", QUEUE), patterns_of("type", TYPE));
     let mut meta = Vec::new();
     for (name, found) in table.each() {
-        match name.strip_prefix("meta.") {
-            Some(path) if !path.is_empty() => {
-                meta.push((Box::from(path), patterns(&table, &found, None)?))
-            }
-            _ => continue,
+        let path = name.strip_prefix("meta.").filter(|path| !path.is_empty());
+        if let Some(path) = path {
+            meta.push((Box::from(path), patterns(&table, &found, None)?));
         }
     }
     // Written without quotes, `meta.plan` is a table.
