@@ -6,7 +6,7 @@ use toml::de::DeValue;
 
 use ojs_policy::fields::Fields;
 use ojs_policy::{Backoff, Feedback, Pattern};
-use ojs_reader::{FoundField, TomlTable};
+use ojs_reader::TomlTable;
 
 /// The shortest and the longest pause.
 const WITHIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(86_400));
@@ -67,24 +67,17 @@ fn codes(table: &mut TomlTable<'_>) -> Vec<Pattern> {
     let Some(found) = table.get("codes") else {
         return Vec::new();
     };
-    let DeValue::Array(items) = found.value else {
+    let Some(items) = found.items() else {
         table.wrong_type(&found, "a list of strings", "such as [\"RateLimitError\"]");
         return Vec::new();
     };
     let mut codes = Vec::new();
-    for item in items.iter() {
-        let text = table.as_text(&FoundField {
-            path: found.path.clone(),
-            span: item.span(),
-            value: item.get_ref(),
-        });
-        match text {
-            Some(text) if text.text.is_empty() => {
-                let title = format!("`{}` has a name without a letter", found.path);
-                table.error(&text.span, title, "remove it");
-            }
-            Some(text) => codes.push(Pattern::new(&text.text)),
-            None => {}
+    for text in items.iter().filter_map(|item| table.as_text(item)) {
+        if text.text.is_empty() {
+            let title = format!("`{}` has a name without a letter", found.path);
+            table.error(&text.span, title, "remove it");
+        } else {
+            codes.push(Pattern::new(&text.text));
         }
     }
     codes

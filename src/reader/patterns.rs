@@ -59,24 +59,13 @@ pub fn patterns(
 
 /// A text or a list of them.
 pub fn texts(table: &TomlTable<'_>, found: &FoundField<'_>) -> Option<Vec<Text>> {
-    match found.value {
-        DeValue::String(text) => Some(vec![Text {
-            text: text.to_string(),
-            span: found.span.clone(),
-        }]),
-        DeValue::Array(items) => {
-            let each = items.iter().map(|item| {
-                table.as_text(&FoundField {
-                    path: found.path.clone(),
-                    span: item.span(),
-                    value: item.get_ref(),
-                })
-            });
-            each.collect()
-        }
+    let items = match (found.items(), found.value) {
+        (Some(items), _) => items,
+        (None, DeValue::String(_)) => vec![found.clone()],
         _ => {
             table.wrong_type(found, "a string or a list of strings", "put it in quotes");
-            None
+            return None;
         }
-    }
+    };
+    items.iter().map(|item| table.as_text(item)).collect()
 }

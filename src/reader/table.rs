@@ -172,6 +172,21 @@ pub struct FoundField<'r> {
     pub value: &'r DeValue<'r>,
 }
 
+impl<'r> FoundField<'r> {
+    /// The items of a list, each where it stands; `None`: it is no list.
+    pub fn items(&self) -> Option<Vec<FoundField<'r>>> {
+        let DeValue::Array(items) = self.value else {
+            return None;
+        };
+        let each = items.iter().map(|item| FoundField {
+            path: self.path.clone(),
+            span: item.span(),
+            value: item.get_ref(),
+        });
+        Some(each.collect())
+    }
+}
+
 /// A text and where it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Text {
@@ -325,18 +340,9 @@ impl<'r> TomlTable<'r> {
         let Some(found) = self.get(name) else {
             return Vec::new();
         };
-        match found.value {
-            DeValue::Array(items) => items
-                .iter()
-                .map(|item| FoundField {
-                    path: found.path.clone(),
-                    span: item.span(),
-                    value: item.get_ref(),
-                })
-                .filter_map(|found| self.as_table(&found, example))
-                .collect(),
-            _ => self.as_table(&found, example).into_iter().collect(),
-        }
+        let items = found.items().unwrap_or_else(|| vec![found]);
+        let tables = items.iter().filter_map(|item| self.as_table(item, example));
+        tables.collect()
     }
 
     /// Every field of this table.
