@@ -470,6 +470,10 @@ impl EgressArgs {
             false => service,
         };
         let admin = self.admin_listen.map(|admin| admin.to_string());
+        let (tokens, budget) = (self.tokens.as_ref(), format!("{service}:tokens"));
+        let key_of_budget = self.key.as_ref();
+        let key_of_budget = key_of_budget.map(|key| quoted(&format!("{budget}:{key}")));
+        let cost = |of: &Value| format!("{{ use = \"tokens\", max = {} }}", self.most(of));
         let lines = [
             ("\n[server]\nupstream", Some(quoted("none"))),
             ("admin_listen", admin.as_deref().map(quoted)),
@@ -483,26 +487,10 @@ impl EgressArgs {
             ("concurrency", self.concurrency.map(|most| most.to_string())),
             ("max_wait", self.waits().as_deref().map(quoted)),
             ("token", self.token.as_deref().map(quoted)),
-            (
-                "\n[[egress.budget]]\nname",
-                self.tokens
-                    .as_ref()
-                    .map(|_| quoted(&format!("{service}:tokens"))),
-            ),
-            (
-                "key",
-                self.key
-                    .as_deref()
-                    .filter(|_| self.tokens.is_some())
-                    .map(|key| quoted(&format!("{service}:tokens:{key}"))),
-            ),
-            (
-                "cost",
-                self.tokens
-                    .as_ref()
-                    .map(|of| format!("{{ use = \"tokens\", max = {} }}", self.most(of))),
-            ),
-            ("rate", self.tokens.as_ref().map(pace)),
+            ("\n[[egress.budget]]\nname", tokens.map(|_| quoted(&budget))),
+            ("key", key_of_budget.filter(|_| tokens.is_some())),
+            ("cost", tokens.map(cost)),
+            ("rate", tokens.map(pace)),
         ];
         let lines = lines.into_iter();
         let lines = lines.filter_map(|(name, value)| Some(format!("{name} = {}\n", value?)));
@@ -877,8 +865,6 @@ pub struct Demo {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
