@@ -46,9 +46,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Level, Subscriber};
 use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt, registry, reload};
+use tracing_subscriber::{Layer, Registry, fmt, registry, reload};
 
 /// The exit status for wrong arguments, the same as clap's.
 const WRONG_ARGUMENTS: u8 = 2;
@@ -762,10 +761,7 @@ fn log(
 }
 
 /// How lines of the log look.
-fn form<S>(settings: &config::ServerSettings, lines: Lines) -> Box<dyn Layer<S> + Send + Sync>
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-{
+fn form(settings: &config::ServerSettings, lines: Lines) -> Box<dyn Layer<Registry> + Send + Sync> {
     let lines = fmt::layer()
         .with_writer(lines)
         // There is nowhere to report that the log cannot be written; trying would panic.
