@@ -309,39 +309,23 @@ impl PolicySet {
         key: &Key,
         mut asks: impl FnMut(&Feedback) -> Option<Pause>,
     ) -> Option<(Pause, &'a Arc<str>)> {
-        let heeded = self.feedback(limited, key).into_iter();
-        heeded
-            .filter_map(|(feedback, policy)| Some((asks(&feedback)?, policy)))
-            .max_by_key(|(pause, _)| pause.until)
+        let is_of_key = |one: &&Limited| one.space == Space::Job && one.key == *key;
+        let names = limited.iter().filter(is_of_key).map(|one| &one.policy);
+        let of_file = |name: &Arc<str>| self.policies.iter().find(|policy| policy.name == *name);
+        // Policies of the file decide for their keys; a key that only the job brings heeds all that says a time.
+        let is_brought = !names.clone().any(|name| of_file(name).is_some());
+        let of_brought = Feedback::default();
+        let heeded = names.filter_map(|name| match of_file(name) {
+            Some(policy) => Some((asks(&policy.feedback)?, name)),
+            None if is_brought => Some((asks(&of_brought)?, name)),
+            None => None,
+        });
+        heeded.max_by_key(|(pause, _)| pause.until)
     }
 
     /// Whether the type of a job decides anything.
     pub fn sees_types(&self) -> bool {
         self.types
-    }
-
-    /// What is heeded for a key of the job, with the policy that says so. Policies of the file decide
-    /// for their keys; a key that only the job brings heeds all that says a time.
-    fn feedback<'a, 's>(
-        &'s self,
-        limited: &'a [Limited],
-        key: &Key,
-    ) -> Vec<(Cow<'s, Feedback>, &'a Arc<str>)> {
-        let of_key = || {
-            limited
-                .iter()
-                .filter(|l| l.space == Space::Job && l.key == *key)
-        };
-        let named = |name: &str| self.policies.iter().find(|policy| &*policy.name == name);
-        let by_file: Vec<_> = of_key()
-            .filter_map(|l| Some((Cow::Borrowed(&named(&l.policy)?.feedback), &l.policy)))
-            .collect();
-        match by_file.as_slice() {
-            [] => of_key()
-                .map(|l| (Cow::Owned(Feedback::default()), &l.policy))
-                .collect(),
-            _ => by_file,
-        }
     }
 
     /// What may be done by limits that come with a job.
