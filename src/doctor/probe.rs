@@ -48,20 +48,15 @@ impl Probed {
     /// For people.
     pub(super) fn visibility(&self) -> String {
         let asked = VISIBILITY.as_secs();
-        match (self.lasted, self.by_itself) {
-            (Some(lasted), _) => format!(
-                "heeded at FETCH: a claim for {asked} s was over after {:.1} s",
-                lasted.as_secs_f64()
-            ),
-            (None, Some(lasted)) => format!(
-                "not heeded at FETCH: a claim for {asked} s was over after {:.1} s",
-                lasted.as_secs_f64()
-            ),
-            (None, None) => format!(
-                "not heeded at FETCH: a claim for {asked} s was not over after {} s",
-                PATIENCE.as_secs()
-            ),
-        }
+        let heeded = match self.lasted {
+            Some(_) => "heeded",
+            None => "not heeded",
+        };
+        let over = match self.lasted.or(self.by_itself) {
+            Some(lasted) => format!("over after {:.1} s", lasted.as_secs_f64()),
+            None => format!("not over after {} s", PATIENCE.as_secs()),
+        };
+        format!("{heeded} at FETCH: a claim for {asked} s was {over}")
     }
 }
 
