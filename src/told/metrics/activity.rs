@@ -242,14 +242,11 @@ impl Activity {
         let place = (Arc::clone(egress), status);
         let (ever, recent) = book.answers.entry(place).or_insert_with(new);
         *ever += 1;
-        let starts = 1;
-        recent.add(
-            step,
-            Point {
-                starts,
-                ..Point::default()
-            },
-        );
+        let seen = Point {
+            starts: 1,
+            ..Point::default()
+        };
+        recent.add(step, seen);
     }
 
     /// What services answered: by way out and status how often ever, and in the last minute.

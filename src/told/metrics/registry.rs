@@ -9,9 +9,7 @@ use std::time::Duration;
 use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
 use metrics::{Counter, Gauge, Histogram, Label};
-use metrics_exporter_prometheus::{
-    Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
-};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::activity::{Activity, AnswerStatus, SpacedKey};
@@ -42,7 +40,6 @@ pub struct Metrics(Arc<AllSeries>);
 
 struct AllSeries {
     recorder: PrometheusRecorder,
-    handle: PrometheusHandle,
     keys: Mutex<KeyTable>,
     activity: Activity,
     policies: Mutex<PolicyTable>,
@@ -169,7 +166,6 @@ impl Metrics {
         // The builder refuses only empty lists, and both lists are constants.
         let recorder = described(builder.expect("buckets are not empty"));
         let inner = AllSeries {
-            handle: recorder.handle(),
             fetch_wait: histogram(&recorder, "ojs_throttle_fetch_wait_seconds", vec![]),
             claimed: counter(&recorder, "ojs_throttle_claimed_jobs_total", vec![]),
             events_sent: counter(&recorder, "ojs_throttle_events_sent_total", vec![]),
@@ -205,7 +201,7 @@ impl Metrics {
         let parts = self.0.parts.lock();
         let page = parts
             .values()
-            .fold(self.0.handle.render(), |page, part| page + part);
+            .fold(self.0.recorder.handle().render(), |page, part| page + part);
         // A recorder forgets no series: one that nobody knows now is left out here.
         let lines = page.split_inclusive('\n');
         let calls_only = self.0.calls_only.load(Ordering::Relaxed);
@@ -226,11 +222,12 @@ impl Metrics {
 
     /// Keeps histograms from growing with every sample, whether anybody scrapes or not. Never ends.
     pub async fn keep_up(self) {
+        let handle = self.0.recorder.handle();
         let mut ticks = tokio::time::interval(UPKEEP);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.0.handle.run_upkeep();
+            handle.run_upkeep();
         }
     }
 
@@ -604,18 +601,17 @@ impl Metrics {
             let of = Label::new("policy", name.to_string());
             vec![of, Label::new("kind", kind.as_str())]
         };
-        let verdict = |word| [labels(), vec![Label::new("verdict", word)]].concat();
         let recorder = &self.0.recorder;
+        let decided = |verdict: &'static str| {
+            let labels = [labels(), vec![Label::new("verdict", verdict)]].concat();
+            counter(recorder, "ojs_throttle_decisions_total", labels)
+        };
         let series = Arc::new(PolicySeries {
             starts: counter(recorder, "ojs_throttle_starts_total", labels()),
-            allowed: counter(recorder, "ojs_throttle_decisions_total", verdict("allowed")),
-            limited: counter(recorder, "ojs_throttle_decisions_total", verdict("limited")),
-            rescheduled: counter(
-                recorder,
-                "ojs_throttle_decisions_total",
-                verdict("rescheduled"),
-            ),
-            dropped: counter(recorder, "ojs_throttle_decisions_total", verdict("dropped")),
+            allowed: decided("allowed"),
+            limited: decided("limited"),
+            rescheduled: decided("rescheduled"),
+            dropped: decided("dropped"),
         });
         policies.insert(place, Arc::clone(&series));
         series
