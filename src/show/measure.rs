@@ -17,7 +17,7 @@ use crate::limit::{Key, Limited, Limits, Space, Strategy};
 use crate::policy::numbers;
 use crate::store::LedgerExt;
 use crate::subqueues::SpreadOfQueue;
-use crate::told::metrics::{Labels, SpacedKey};
+use crate::told::metrics::Labels;
 
 /// Of so many keys without series of their own a shared store is asked in one call.
 const AT_ONCE: usize = 1_000;
@@ -73,17 +73,13 @@ async fn measure_out(sidecar: &Sidecar) {
 
 /// When the last of those has started that wait for each key now. The store is asked about keys for which some wait.
 async fn foretell(sidecar: &Sidecar, now: &Arc<Snapshot>) {
-    let waiting = |(space, key): &SpacedKey| match space {
-        Space::Queue => now.queue(&limits::queue_of(now, key)).waiting(),
-        Space::Job => now.waiting_for(key) + sidecar.calling.lines.waiting(key) as u64,
-        Space::Policy => 0,
-    };
     let (own, _) = sidecar.metrics.named();
-    let mut keys: Vec<_> = own.iter().map(|of| (waiting(of), of)).collect();
-    keys.retain(|(waiting, _)| *waiting > 0);
+    let each = own.iter();
+    let each = each.map(|(space, key)| (waiting_for(sidecar, now, *space, key), (*space, key)));
+    let mut keys: Vec<_> = each.filter(|(waiting, _)| *waiting > 0).collect();
     keys.sort_unstable_by_key(|(waiting, _)| Reverse(*waiting));
     keys.truncate(FORETOLD);
-    let keys: Vec<_> = keys.iter().map(|(_, (space, key))| (*space, key)).collect();
+    let keys: Vec<_> = keys.into_iter().map(|(_, of)| of).collect();
     let facts = KeyFacts::here(sidecar, Arc::clone(now));
     let views = match keys.is_empty() {
         true => Ok(Vec::new()),
@@ -97,6 +93,15 @@ async fn foretell(sidecar: &Sidecar, now: &Arc<Snapshot>) {
         Some((labels, left as f64 / 1e6))
     });
     (sidecar.metrics).set_all("ojs_throttle_waiting_done_seconds", ends);
+}
+
+/// How many jobs and calls wait for a key. No series is of all keys of a policy.
+fn waiting_for(sidecar: &Sidecar, now: &Snapshot, space: Space, key: &Key) -> u64 {
+    match space {
+        Space::Queue => now.queue(&limits::queue_of(now, key)).waiting(),
+        Space::Job => now.waiting_for(key) + sidecar.calling.lines.waiting(key) as u64,
+        Space::Policy => 0,
+    }
 }
 
 /// How many jobs of these keys are out in all: not a number where they are too many to ask for; `None` where the
@@ -121,14 +126,9 @@ fn measure_here(sidecar: &Sidecar, now: &Snapshot) {
     let metrics = &sidecar.metrics;
     metrics.set_time("ojs_throttle_snapshot_timestamp_seconds", now.at);
     let (own, shared) = metrics.named();
-    let lines = &sidecar.calling.lines;
-    let waiting = |space: Space, key: &Key| match space {
-        Space::Queue => now.queue(&limits::queue_of(now, key)).waiting(),
-        Space::Policy => now.waiting_for(key),
-        Space::Job => now.waiting_for(key) + lines.waiting(key) as u64,
-    };
+    let waiting = |space: Space, key: &Key| waiting_for(sidecar, now, space, key);
     if shared {
-        let mut others: HashSet<Key> = lines.keys().into_iter().collect();
+        let mut others: HashSet<Key> = sidecar.calling.lines.keys().into_iter().collect();
         others.extend(now.waited_for().cloned());
         for (_, key) in own.iter().filter(|(space, _)| *space == Space::Job) {
             others.remove(key);

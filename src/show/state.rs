@@ -39,7 +39,7 @@ use crate::limit::{Key, Limited, Space, Timestamp};
 use crate::policy;
 use crate::store::LedgerExt;
 use crate::told::events::{Filter, Subscription};
-use crate::told::metrics::{Point, STEP, SpacedKey};
+use crate::told::metrics::{Band, Point, STEP, SpacedKey};
 use crate::wire::ojs::{self, REPLY_DEPTH};
 use parts::{
     BackendPart, BandPart, CausePart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow,
@@ -652,7 +652,9 @@ fn key_row(
                 .filter_map(|(nth, point)| point.closed.then_some(nth))
                 .collect(),
             run_ms: mean_ms(&sidecar.settle.runs.of(*space, key)),
-            groups: bands.into_iter().map(BandPart::from).collect(),
+            groups: (bands.into_iter())
+                .map(|Band { group, starts }| BandPart { group, starts })
+                .collect(),
         }),
     })
 }

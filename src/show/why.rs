@@ -49,7 +49,7 @@ use crate::policy::{JobView, Policy, PolicySet, strictest};
 use crate::store::{KeyStates, LedgerExt, Row};
 use crate::subqueues::{SpreadOfQueue, Writes};
 use crate::wire::ojs::REPLY_DEPTH;
-use answer::{JobPlace, WhichHead, group_facts, limit_facts, out};
+use answer::{JobPlace, WhichHead, group_facts, limit_facts, out, slot_of};
 use question::Question;
 
 use crate::desk::causes;
@@ -746,12 +746,7 @@ impl Asker<'_> {
 
     /// The rows of jobs that have a slot of this key, or of any key of this policy.
     fn rows_of<'a>(&'a self, limited: &'a Limited) -> impl Iterator<Item = &'a Row> {
-        let is_policy = limited.space == Space::Policy;
-        let is = move |one: &Limited| match is_policy {
-            true => one.policy == limited.policy,
-            false => one.shares_key(limited),
-        };
-        let has = move |row: &&Row| row.claimed.limited.iter().any(is);
+        let has = move |row: &&Row| slot_of(row, limited).is_some();
         self.known.rows.iter().filter(has)
     }
 }

@@ -9,7 +9,6 @@ use serde_json::value::RawValue;
 use crate::desk::shadow::ShadowTally;
 use crate::inquiry::shape::rfc3339;
 use crate::show::why::Cause;
-use crate::told::metrics::Band;
 
 /// Declares the parts of a state: each a struct, and its members with what they mean, for the manual.
 macro_rules! parts {
@@ -284,15 +283,6 @@ impl From<(&Arc<str>, &ShadowTally)> for ShadowPart {
             peak_at_once: tally.peak.at_once,
             peak_starts: tally.peak.starts,
             peak_unfollowed: tally.peak.unfollowed,
-        }
-    }
-}
-
-impl From<Band> for BandPart {
-    fn from(band: Band) -> BandPart {
-        BandPart {
-            group: band.group,
-            starts: band.starts,
         }
     }
 }

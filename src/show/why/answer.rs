@@ -140,6 +140,15 @@ pub(super) fn out(row: &Row, since: Timestamp, due: Due) -> JobPlace {
     JobPlace::Out(Cause::new(&causes::RUNS, &known))
 }
 
+/// The limit by which the job of a row has a slot of a key, or of any key of a policy; `None`: it has none.
+pub(super) fn slot_of<'a>(row: &'a Row, limited: &Limited) -> Option<&'a Limited> {
+    let mut limits = row.claimed.limited.iter();
+    limits.find(|one| match limited.space {
+        Space::Policy => one.policy == limited.policy,
+        Space::Job | Space::Queue => one.shares_key(limited),
+    })
+}
+
 /// A limit as it is shown: its numbers as `GET /ojs/v1/rate-limits/KEY` shows them, and which of these rows, those
 /// of the jobs that have its slots.
 pub(super) fn limit_facts<'a>(
@@ -156,14 +165,10 @@ pub(super) fn limit_facts<'a>(
             .zip(age)
             .is_some_and(|(hung, age)| hung.has(age))
     };
-    let is_it = |one: &&Limited| match limited.space {
-        Space::Policy => one.policy == limited.policy,
-        Space::Job | Space::Queue => one.shares_key(limited),
-    };
     let mut rows: Vec<&Row> = rows.collect();
     rows.sort_by_key(|row| !hangs(row));
     let slots = rows.iter().take(SHOWN).map(|row| {
-        let of = row.claimed.limited.iter().find(is_it);
+        let of = slot_of(row, limited);
         json!({
             "job": row.claimed.job,
             "key": of.map(|one| one.space.name_of(&one.key)),
