@@ -393,8 +393,10 @@ fn start(
         let stop = Stop::default();
         let hangup = heed(signals, stop.clone(), file.as_ref());
         let file = file.map(|file| (file, hangup, level));
+        // A reset would be one of all who share the store.
+        let reset = backend.is_some() && matches!(settings.store.url, StoreUrl::Memory);
         let Some((listen, bound)) = backend else {
-            return serve(settings, file, Mode::Run, stop).await;
+            return serve(settings, file, reset, stop).await;
         };
         let patience = settings.server.drain_timeout;
         let listener = match bound {
@@ -411,7 +413,7 @@ fn start(
         let backend = Backend::new(Lax::spec(), seed()).serve(listener, ended.clone());
         let serving = tokio::spawn(backend);
         tracing::info!(%address, "backend in memory: its jobs are gone when this ends");
-        serve(settings, file, Mode::Dev, stop).await?;
+        serve(settings, file, reset, stop).await?;
         ended.cancel();
         // An open request must not keep the process: nothing is stored anyway.
         let _open = tokio::time::timeout(Duration::from_secs(1), serving).await;
@@ -493,19 +495,13 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// How the sidecar is run.
-enum Mode {
-    Run,
-    /// With a backend of its own, so `POST /ojs/v1/admin/reset` clears the sidecar too.
-    Dev,
-}
-
 /// Runs the sidecar on this thread and on as many more as the settings say. It follows `file`, if there is one: the
-/// `Notify` asks for a look at it, and the `LogLevel` changes the level of the log.
+/// `Notify` asks for a look at it, and the `LogLevel` changes the level of the log. `reset`: `POST /ojs/v1/admin/reset`
+/// clears the sidecar, too.
 async fn serve(
     settings: Settings,
     file: Option<(config::ConfigFile, Arc<Notify>, LogLevel)>,
-    mode: Mode,
+    reset: bool,
     stop: Stop,
 ) -> anyhow::Result<()> {
     let upstream = settings.upstream.url.as_ref().map(BaseUrl::to_string);
@@ -526,8 +522,7 @@ async fn serve(
     };
     let env = Env {
         net: Net::Tcp,
-        // A reset would be one of all who share it.
-        reset: matches!(mode, Mode::Dev) && matches!(settings.store.url, StoreUrl::Memory),
+        reset,
         store: opened,
         seed,
     };
