@@ -107,8 +107,8 @@ impl Feedback {
     ) -> Option<Pause> {
         let details = error.get("details");
         let places = || [Some(error), details].into_iter().flatten();
-        let until = || places().filter_map(|place| moment(place.get("rate_limit_until")?));
-        let after = || places().filter_map(|place| delay(place.get("retry_after")?));
+        let until = places().filter_map(|place| moment(place.get("rate_limit_until")?));
+        let after = places().filter_map(|place| Some(now.plus(delay(place.get("retry_after")?)?)));
         let headers = || {
             let head = VendorHead::read(&GENERIC, header_lines(details?));
             let spent = match head.is_of_another_part(key) {
@@ -118,12 +118,8 @@ impl Feedback {
             head.retry_after(now).max(spent)
         };
         let named = [
-            (self.until, "rate_limit_until", until().max()),
-            (
-                self.retry_after,
-                "retry_after",
-                after().map(|wait| now.plus(wait)).max(),
-            ),
+            (self.until, "rate_limit_until", until.max()),
+            (self.retry_after, "retry_after", after.max()),
             (self.headers, "headers", headers()),
         ];
         let told = named

@@ -211,13 +211,7 @@ pub const MEASURES: [(&str, Measure); 2] = [
 /// # Errors
 /// A number is out of range, or starts would be less than a microsecond apart.
 pub fn throttle(limit: NonZeroU32, period: u64, burst: NonZeroU32) -> Result<Throttle, Wrong> {
-    let throttle = Throttle {
-        limit,
-        period: checked_period(period)?,
-        burst,
-        measure: Measure::Start,
-    };
-    spaced(throttle, "limit")
+    spaced(limit, checked_period(period)?, burst, "limit")
 }
 
 /// Spacing of one start each `interval` microseconds, with `burst` at once.
@@ -234,25 +228,27 @@ pub fn interval(interval: u64, burst: NonZeroU32) -> Result<Throttle, Wrong> {
             );
         }
     };
-    spaced(
-        Throttle {
-            limit: NonZeroU32::MIN,
-            period,
-            burst,
-            measure: Measure::Start,
-        },
-        "interval",
-    )
+    spaced(NonZeroU32::MIN, period, burst, "interval")
 }
 
-fn spaced(throttle: Throttle, member: &'static str) -> Result<Throttle, Wrong> {
-    let (limit, period) = (u64::from(throttle.limit.get()), throttle.period.get());
-    if limit > period {
+fn spaced(
+    limit: NonZeroU32,
+    period: NonZeroU64,
+    burst: NonZeroU32,
+    member: &'static str,
+) -> Result<Throttle, Wrong> {
+    if u64::from(limit.get()) > period.get() {
         return wrong(
             member,
             "starts would be less than a microsecond apart; at most one start a microsecond",
         );
     }
+    let throttle = Throttle {
+        limit,
+        period,
+        burst,
+        measure: Measure::Start,
+    };
     if !throttle.fits() {
         return wrong(
             "burst",
@@ -402,41 +398,27 @@ mod tests {
         assert!(no_zone(None).is_ok());
         assert_eq!(no_zone(Some("UTC")).unwrap_err().member, "tz");
         assert!(rate(ONE, SHORTEST_FIXED, WindowWord::Fixed).is_ok());
-        assert_eq!(
-            rate(ONE, SHORTEST_FIXED - 1, WindowWord::Fixed)
-                .unwrap_err()
-                .member,
-            "period"
-        );
+        let short = rate(ONE, SHORTEST_FIXED - 1, WindowWord::Fixed);
+        assert_eq!(short.unwrap_err().member, "period");
     }
 
     #[test]
     fn spacing_can_be_counted() {
-        assert!(throttle(n(1_000_000), 1_000_000, n(1)).is_ok());
-        assert_eq!(
-            throttle(n(1_000_001), 1_000_000, n(1)).unwrap_err().member,
-            "limit"
-        );
-        assert!(
-            interval(100, ONE).is_ok(),
-            "an interval may be shorter than the shortest period"
-        );
+        let wrong = |limit, period, burst| {
+            let read = throttle(n(limit), period, n(burst));
+            read.err().map(|wrong| wrong.member)
+        };
+        assert_eq!(wrong(1_000_000, 1_000_000, 1), None);
+        assert_eq!(wrong(1_000_001, 1_000_000, 1), Some("limit"));
+        // An interval may be shorter than the shortest period.
+        assert!(interval(100, ONE).is_ok());
         // governor multiplies burst and spacing in 64 bits and lets everything in when that wraps.
-        assert_eq!(
-            throttle(n(1), 86_400_000_000, n(300_000))
-                .unwrap_err()
-                .member,
-            "burst"
-        );
-        assert!(throttle(n(1), 86_400_000_000, n(26_000)).is_ok());
-        assert_eq!(
-            throttle(n(1), 86_400_000_000, n(27_000))
-                .unwrap_err()
-                .member,
-            "burst",
-            "what a throttle would be held to is refused"
-        );
+        assert_eq!(wrong(1, DAY, 300_000), Some("burst"));
+        assert_eq!(wrong(1, DAY, 26_000), None);
+        // What a throttle would be held to is refused.
+        assert_eq!(wrong(1, DAY, 27_000), Some("burst"));
     }
+
     #[test]
     fn sizes() {
         let table = [
