@@ -57,14 +57,10 @@ pub(super) fn refuse_without_limit(entry: &mut TomlTable<'_>, hint: &str) {
 }
 
 fn cost(entry: &mut TomlTable<'_>, limits: Option<&Limits>) -> Result<Option<CostRule>, Reported> {
-    let is_table = |value| matches!(value, &DeValue::Table(_));
-    if !entry
-        .get(COST.name)
-        .is_some_and(|found| is_table(found.value))
-    {
-        let fixed = entry.has(COST.name).then(|| count(entry, COST.name, 1));
-        let fixed = fixed.transpose()?;
-        return Ok(fixed.map(|fixed| CostRule {
+    let found = entry.get(COST.name).map(|found| found.value);
+    if !matches!(found, None | Some(DeValue::Table(_))) {
+        let fixed = count(entry, COST.name, 1)?;
+        return Ok(Some(CostRule {
             from: None,
             default: fixed,
             max: Some(fixed),

@@ -13,11 +13,8 @@ impl FromStr for Listen {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Listen, String> {
-        if let Some(port) = text
-            .strip_prefix(':')
-            .or(Some(text))
-            .filter(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()))
-        {
+        let port = text.strip_prefix(':').unwrap_or(text);
+        if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(format!(
                 "write \"127.0.0.1:{port}\", or \"0.0.0.0:{port}\" to be reached from other machines"
             ));

@@ -49,10 +49,8 @@ impl Settings {
     /// # Errors
     /// The file cannot be read, or everything that is wrong with it.
     pub fn load_with(path: Option<&Path>, overrides: &CommandLine) -> Result<Settings, Report> {
-        let Some(path) = path else {
-            return file::read(Sources::file("command line", ""), overrides);
-        };
-        file::read(read_or_report(path)?, overrides)
+        let nothing = || Ok(Sources::file("command line", ""));
+        file::read(path.map_or_else(nothing, read_or_report)?, overrides)
     }
 
     /// The settings as far as a file can be read, for who only asks where a sidecar is: what is wrong is at its default,
