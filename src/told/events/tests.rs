@@ -51,6 +51,12 @@ fn parsed(told: &EncodedEvent) -> serde_json::Value {
     serde_json::from_slice(&frames::data(&frame).unwrap()).unwrap()
 }
 
+#[track_caller]
+fn has(metrics: &Metrics, line: &str) {
+    let page = metrics.render();
+    assert!(page.contains(line), "{line}: {page}");
+}
+
 #[tokio::test]
 async fn the_envelope() {
     let (events, metrics) = events();
@@ -78,9 +84,8 @@ async fn the_envelope() {
     let other = String::from_utf8(told.frame_as("x~y").to_vec()).unwrap();
     assert_eq!(other, frame.replacen(&id, "x~y", 1));
     one.sent();
-    let page = metrics.render();
-    assert!(page.contains("ojs_throttle_event_subscribers 1"), "{page}");
-    assert!(page.contains("ojs_throttle_events_sent_total 1"), "{page}");
+    has(&metrics, "ojs_throttle_event_subscribers 1");
+    has(&metrics, "ojs_throttle_events_sent_total 1");
 }
 
 #[tokio::test]
@@ -117,11 +122,8 @@ async fn who_does_not_listen_loses_the_oldest_and_is_told() {
     for _ in 0..MOST_BEHIND {
         told(&mut slow).await;
     }
-    let page = metrics.render();
-    assert!(
-        page.contains(&format!("ojs_throttle_events_lost_total {lost}")),
-        "{page}"
-    );
+    let counted = |lost: usize| format!("ojs_throttle_events_lost_total {lost}");
+    has(&metrics, &counted(lost));
     // One that is cut off before it hears of it lost them all the same; what it might have heard yet is not lost.
     drop((slow, quick));
     let asleep = subscribe(&events, "");
@@ -134,11 +136,7 @@ async fn who_does_not_listen_loses_the_oldest_and_is_told() {
         events.tell(NOON, &event("rate_limit.exceeded", "a", "j"));
     }
     drop((asleep, late));
-    let (page, lost) = (metrics.render(), lost + 7);
-    assert!(
-        page.contains(&format!("ojs_throttle_events_lost_total {lost}")),
-        "{page}"
-    );
+    has(&metrics, &counted(lost + 7));
 }
 
 #[tokio::test]
@@ -152,9 +150,5 @@ async fn there_is_room_for_so_many_and_for_none_at_the_end() {
     all.clear();
     assert!(events.subscribe(Filter::default()).is_none());
     assert!(events.is_closed() && !events.heard());
-    assert!(
-        metrics
-            .render()
-            .contains("ojs_throttle_event_subscribers 0")
-    );
+    has(&metrics, "ojs_throttle_event_subscribers 0");
 }

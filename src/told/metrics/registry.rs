@@ -657,7 +657,7 @@ fn owned(labels: &[(&'static str, &str)]) -> Vec<Label> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ojs_limit::{self as limit, Limits, OnLimit, Space};
+    use ojs_limit::Limits;
 
     fn limited(key: &str) -> Limited {
         Limited::new(
@@ -666,6 +666,11 @@ mod tests {
             Limits::default(),
             Arc::from("p"),
         )
+    }
+
+    #[track_caller]
+    fn has(page: &str, line: &str) {
+        assert!(page.contains(line), "{line}: {page}");
     }
 
     #[test]
@@ -681,14 +686,8 @@ mod tests {
         assert!(!metrics.render().contains("active{key=\"_other\"}"));
         metrics.others_active(2.0);
         let page = metrics.render();
-        assert!(
-            page.contains("ojs_rate_limit_active{key=\"a\"} 1"),
-            "{page}"
-        );
-        assert!(
-            page.contains("ojs_rate_limit_active{key=\"_other\"} 2"),
-            "{page}"
-        );
+        has(&page, "ojs_rate_limit_active{key=\"a\"} 1");
+        has(&page, "ojs_rate_limit_active{key=\"_other\"} 2");
         assert!(!page.contains("key=\"c\""), "{page}");
     }
 
@@ -698,8 +697,7 @@ mod tests {
         let metrics = Metrics::new(1);
         metrics.pressure(&[(Arc::from("\u{1b}]0;a\u{7}\u{9b}2J"), 1.0)]);
         let page = metrics.render();
-        let label = r#"queue="\\x1b]0;a\\x07\\x9b2J""#;
-        assert!(page.contains(label), "{page}");
+        has(&page, r#"queue="\\x1b]0;a\\x07\\x9b2J""#);
         assert!(
             !page.contains(|c: char| c.is_control() && c != '\n'),
             "{page}"
@@ -714,8 +712,7 @@ mod tests {
         all.extend([at(QUEUES, 0.2), at(QUEUES + 1, 1.0), at(QUEUES + 2, 0.3)]);
         let shows = |label: &str, part: f64| {
             let line = format!("ojs_backpressure_pressure{{queue=\"{label}\"}} {part}\n");
-            let page = metrics.render();
-            assert!(page.contains(&line), "{line}: {page}");
+            has(&metrics.render(), &line);
         };
         metrics.pressure(&all);
         shows("q-0", 0.5);
@@ -736,21 +733,12 @@ mod tests {
         let of = |policy: &str| vec![("policy", policy.to_owned())];
         metrics.limits([(of("a"), 5), (of("b"), 7), (of("b"), 3), (of("b"), 9)].into_iter());
         let page = metrics.render();
-        assert!(
-            page.contains("ojs_throttle_slots_limit{policy=\"a\"} 5\n"),
-            "{page}"
-        );
-        assert!(
-            page.contains("ojs_throttle_slots_limit{policy=\"b\"} 3\n"),
-            "{page}"
-        );
+        has(&page, "ojs_throttle_slots_limit{policy=\"a\"} 5\n");
+        has(&page, "ojs_throttle_slots_limit{policy=\"b\"} 3\n");
         metrics.limits([(of("b"), 9)].into_iter());
         let page = metrics.render();
         assert!(!page.contains("{policy=\"a\"}"), "{page}");
-        assert!(
-            page.contains("ojs_throttle_slots_limit{policy=\"b\"} 9\n"),
-            "{page}"
-        );
+        has(&page, "ojs_throttle_slots_limit{policy=\"b\"} 9\n");
     }
 
     #[test]
@@ -787,7 +775,7 @@ mod tests {
             "ojs_rate_limit_wait_duration_seconds_count{key=\"_queue:mail\"} 1",
             "ojs_rate_limit_exceeded_total{key=\"_queue:mail\",strategy=\"rate\"} 1",
         ] {
-            assert!(page.contains(line), "{line}: {page}");
+            has(&page, line);
         }
     }
 
@@ -801,8 +789,7 @@ mod tests {
         for (code, calls) in [("none", 1), ("200", 1), ("599", 1), (OTHER, 2)] {
             let labels = format!("{{op=\"look\",code=\"{code}\"}}");
             let name = "ojs_throttle_upstream_request_duration_seconds_count";
-            let line = format!("{name}{labels} {calls}\n");
-            assert!(page.contains(&line), "{line}: {page}");
+            has(&page, &format!("{name}{labels} {calls}\n"));
         }
         assert!(!page.contains("code=\"600\""), "{page}");
     }
@@ -823,15 +810,13 @@ mod tests {
             metrics.refused(StartKind::Job, &limited("a"), &why, &policy, OnLimit::Wait);
         }
         let page = metrics.render();
-        assert!(
-            page.contains("ojs_rate_limit_exceeded_total{key=\"a\",strategy=\"rate\"} 1"),
-            "{page}"
+        has(
+            &page,
+            "ojs_rate_limit_exceeded_total{key=\"a\",strategy=\"rate\"} 1",
         );
-        assert!(
-            page.contains(
-                "ojs_throttle_decisions_total{policy=\"p\",kind=\"job\",verdict=\"limited\"} 2"
-            ),
-            "{page}"
+        has(
+            &page,
+            "ojs_throttle_decisions_total{policy=\"p\",kind=\"job\",verdict=\"limited\"} 2",
         );
     }
 }
