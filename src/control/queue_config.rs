@@ -148,13 +148,10 @@ pub(super) async fn ask_config(proxy: &Proxy, parts: &Parts, body: Bytes) -> Res
 /// The backend's answer with what was set here in it.
 fn with_limits(proxy: &Proxy, parts: &Parts, reply: Reply, queue: &str) -> Response<Body> {
     let ours = members(proxy, queue);
-    if ours.is_empty() {
-        return respond::theirs(reply);
-    }
-    if has_no_route(reply.status) {
+    if !ours.is_empty() && has_no_route(reply.status) {
         return shown_alone(parts, queue, &ours);
     }
-    if !reply.status.is_success() {
+    if ours.is_empty() || !reply.status.is_success() {
         return respond::theirs(reply);
     }
     respond::theirs(spliced(reply, |whole, splice| {

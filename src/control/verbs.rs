@@ -81,8 +81,7 @@ async fn do_verb(proxy: &Proxy, parts: &Parts, incoming: Incoming) -> Result<Str
         .ok_or_else(unknown)?;
     let allow = match what {
         "override" | "bounds" => "GET, HEAD, PUT, DELETE",
-        "next-start" => "PUT, DELETE",
-        "usage" => "PUT, DELETE",
+        "next-start" | "usage" => "PUT, DELETE",
         _ => return Err(unknown()),
     };
     let mut allowed = allow.split(", ");
