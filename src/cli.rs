@@ -874,19 +874,13 @@ mod tests {
 
     #[test]
     fn what_is_given_is_what_is_meant() {
-        let cli = Cli::parse_from([
-            "ojs-throttle",
-            "run",
-            "--upstream",
-            "https://ojs/base",
-            "--listen",
-            "0.0.0.0:1",
-        ]);
-        let Command::Run(run) = cli.command else {
-            panic!("not run")
+        let run = |line: &str| match Cli::parse_from(line.split(' ')).command {
+            Command::Run(run) => run,
+            other => panic!("{other:?}"),
         };
-        assert_eq!(run.overrides().upstream, "https://ojs/base".parse().ok());
-        assert_eq!(run.overrides().listen, "0.0.0.0:1".parse().ok());
+        let both = run("ojs-throttle run --upstream https://ojs/base --listen 0.0.0.0:1");
+        assert_eq!(both.overrides().upstream, "https://ojs/base".parse().ok());
+        assert_eq!(both.overrides().listen, "0.0.0.0:1".parse().ok());
         let cli = Cli::parse_from(["ojs-throttle", "demo", "--break"]);
         let demo = Demo {
             scene: Scene::Limits,
@@ -896,11 +890,8 @@ mod tests {
         };
         assert_eq!(cli.command, Command::Demo(demo));
         assert!(Cli::try_parse_from(["ojs-throttle", "run", "--upstream", "ojs:80"]).is_err());
-        let named = Cli::parse_from(["ojs-throttle", "run", "--listen", "localhost:8080"]);
-        let Command::Run(run) = named.command else {
-            panic!("not run")
-        };
-        assert_eq!(run.listen, "127.0.0.1:8080".parse().ok());
+        let named = run("ojs-throttle run --listen localhost:8080");
+        assert_eq!(named.listen, "127.0.0.1:8080".parse().ok());
         let bare = Cli::try_parse_from(["ojs-throttle", "run", "--listen", "localhost"]);
         let told = bare.unwrap_err().to_string();
         assert!(told.contains("such as \"127.0.0.1:8080\""), "{told}");
