@@ -19,13 +19,9 @@ impl ByteLane {
     /// [`LANE`]: nowhere.
     #[inline]
     pub(super) fn stop(self) -> usize {
-        first(self.stops().to_bitmask())
-    }
-
-    #[inline]
-    fn stops(self) -> u8x16 {
         let controls = self.0.simd_eq(self.0.min(u8x16::splat(b' ' - 1)));
-        self.same(b'"') | self.same(b'\\') | controls
+        let stops = self.same(b'"') | self.same(b'\\') | controls;
+        first(stops.to_bitmask())
     }
 
     /// Where something beyond ASCII begins.

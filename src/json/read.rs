@@ -21,6 +21,25 @@ pub struct Reader<'a> {
     repeats: bool,
 }
 
+impl<'a> Json<'a> {
+    /// Checks that `text` is exactly one JSON value (RFC 8259), with at most `depth` arrays and objects
+    /// inside each other: with a `depth` of 0 only a scalar passes.
+    ///
+    /// As in Go, numbers may be of any size, an escaped surrogate may stand alone, and what is not UTF-8
+    /// in a string is no fault: a backend that stores such a job must not be gone round by it. Stack use
+    /// does not grow with the nesting.
+    ///
+    /// # Errors
+    ///
+    /// The first place that is malformed or too deep, whichever comes first in the text.
+    pub fn parse(text: &'a [u8], depth: usize) -> Result<Json<'a>, JsonError> {
+        let mut reader = Reader::new(text, depth);
+        let whole = reader.value()?;
+        reader.end()?;
+        Ok(whole)
+    }
+}
+
 impl<'a> Reader<'a> {
     /// At the beginning of `text`, of which at most `depth` arrays and objects may be inside each other.
     pub fn new(text: &'a [u8], depth: usize) -> Reader<'a> {
@@ -41,7 +60,7 @@ impl<'a> Reader<'a> {
         let start = self.pos;
         let end = scan::value(self.text, start, self.depth);
         self.pos = end.map_err(|error| self.deep(error))?;
-        Ok(self.since(start))
+        Ok(Json::at(self.text, start..self.pos))
     }
 
     /// Reads one value; of an object also members, as [`Json::pick`] finds them.
@@ -143,15 +162,7 @@ impl<'a> Reader<'a> {
         }
         self.pos += 1;
         self.depth += 1;
-        Ok(self.since(start))
-    }
-
-    fn since(&self, start: usize) -> Json<'a> {
-        Json {
-            text: self.text,
-            start,
-            end: self.pos,
-        }
+        Ok(Json::at(self.text, start..self.pos))
     }
 
     /// The error with the depth that the caller named.

@@ -1,25 +1,11 @@
 //! The scanner: it checks a text and finds the ends of values. It looks at strings sixteen bytes at a time, and does not
 //! recurse.
 
-use std::ops::Range;
-
 use smallvec::SmallVec;
 
 use super::error::JsonError;
 use super::lane::{ByteLane, LANE};
 use super::name::Name;
-
-/// Checks that `text` is one value with whitespace around it, and says where.
-pub(super) fn document(text: &[u8], depth: usize) -> Result<Range<usize>, JsonError> {
-    let start = blank(text, 0);
-    let end = value(text, start, depth)?;
-    let rest = blank(text, end);
-    if rest == text.len() {
-        Ok(start..end)
-    } else {
-        Err(JsonError::Trailing(rest))
-    }
-}
 
 /// Checks the value that begins at `pos`; returns its end.
 #[inline]
@@ -257,15 +243,8 @@ fn blanks(text: &[u8], mut pos: usize) -> usize {
     pos
 }
 
-/// The item that comes next in an array of which `pos` is the inside, right after its bracket or after
-/// an item.
-#[inline]
-pub(super) fn next_item(text: &[u8], pos: usize) -> Option<Range<usize>> {
-    let start = next(text, pos)?;
-    Some(start..skip(text, start))
-}
-
-/// Where the next item or member begins.
+/// Where the next item or member begins in an array or object of which `pos` is the inside, right after its bracket or
+/// after one of them.
 #[inline]
 pub(super) fn next(text: &[u8], pos: usize) -> Option<usize> {
     let mut start = blank(text, pos);

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::iter;
 use std::ops::Range;
 
-use super::error::JsonError;
 use super::name::{Lengths, Name};
 use super::{scan, string};
 
@@ -45,21 +44,7 @@ pub struct Member<'a> {
 }
 
 impl<'a> Json<'a> {
-    /// Checks that `text` is exactly one JSON value (RFC 8259), with at most `depth` arrays and objects
-    /// inside each other: with a `depth` of 0 only a scalar passes.
-    ///
-    /// As in Go, numbers may be of any size, an escaped surrogate may stand alone, and what is not UTF-8
-    /// in a string is no fault: a backend that stores such a job must not be gone round by it. Stack use
-    /// does not grow with the nesting.
-    ///
-    /// # Errors
-    ///
-    /// The first place that is malformed or too deep, whichever comes first in the text.
-    pub fn parse(text: &'a [u8], depth: usize) -> Result<Json<'a>, JsonError> {
-        Ok(Json::at(text, scan::document(text, depth)?))
-    }
-
-    fn at(text: &'a [u8], Range { start, end }: Range<usize>) -> Json<'a> {
+    pub(super) fn at(text: &'a [u8], Range { start, end }: Range<usize>) -> Json<'a> {
         Json { text, start, end }
     }
 
@@ -95,9 +80,10 @@ impl<'a> Json<'a> {
         let text = self.text;
         let mut place = (self.first() == b'[').then_some(self.start + 1);
         iter::from_fn(move || {
-            let range = scan::next_item(text, place?)?;
-            place = Some(range.end);
-            Some(Json::at(text, range))
+            let start = scan::next(text, place?)?;
+            let item = Json::at(text, start..scan::skip(text, start));
+            place = Some(item.end);
+            Some(item)
         })
     }
 
@@ -179,9 +165,6 @@ impl<'a> Json<'a> {
         }
         // Nearly all have a digit or a few.
         let raw = self.raw();
-        if let [digit @ b'0'..=b'9'] = raw {
-            return Some(i64::from(digit - b'0'));
-        }
         if raw.len() < 10 && raw.iter().all(u8::is_ascii_digit) {
             let digits = raw.iter().map(|digit| i64::from(digit - b'0'));
             return Some(digits.fold(0, |number, digit| number * 10 + digit));
