@@ -37,15 +37,13 @@ pub struct Body(BodyKind);
 
 enum BodyKind {
     Empty,
-    Whole(Bytes),
-    Watched(Bytes, Option<Box<dyn Watch>>),
-    Stream(ReplyBody),
-    Attended(ReplyBody, Option<Box<dyn Attend>>),
+    Whole(Bytes, Option<Box<dyn Watch>>),
+    Stream(ReplyBody, Option<Box<dyn Attend>>),
     Frames(mpsc::Receiver<Bytes>),
     Changed(ReplyBody, Box<BodyChange>),
     /// It broke off, which the connection is told when it asks again.
     Broken(Option<BodyError>),
-    Tunnel(Tunnel),
+    Tunnel(Option<Tunnel>),
 }
 
 /// Makes of what came what is passed on, which may be nothing yet. Nothing came: that was the end.
@@ -60,7 +58,7 @@ impl Body {
     /// A whole body whose leaving is watched: `watch` is told when the connection polls it first, and is
     /// dropped either way. Not for an empty one, which no connection polls.
     pub fn watched(bytes: Bytes, watch: impl Watch + 'static) -> Body {
-        Body(BodyKind::Watched(bytes, Some(Box::new(watch))))
+        Body(BodyKind::Whole(bytes, Some(Box::new(watch))))
     }
 
     /// A body that goes on until the sender is dropped. Its length is not told before.
@@ -72,27 +70,25 @@ impl Body {
     /// first. At the end `change` is given nothing, for what it has kept. One that does not stream stays as it is.
     pub fn changed(self, change: impl FnMut(Bytes) -> Bytes + Send + 'static) -> Body {
         match self.0 {
-            BodyKind::Stream(body) => Body(BodyKind::Changed(body, Box::new(change))),
+            BodyKind::Stream(body, None) => Body(BodyKind::Changed(body, Box::new(change))),
             _ => self,
         }
     }
 
     /// A body that streams, with who looks on.
-    pub fn attended(self, mut by: impl Attend + 'static) -> Body {
-        match self.0 {
+    pub fn attended(mut self, mut by: impl Attend + 'static) -> Body {
+        match &mut self.0 {
             // Nobody asks it for a part.
-            BodyKind::Stream(body) if body.is_end_stream() => {
-                by.ended();
-                Body(BodyKind::Stream(body))
-            }
-            BodyKind::Stream(body) => Body(BodyKind::Attended(body, Some(Box::new(by)))),
-            _ => self,
+            BodyKind::Stream(body, _) if body.is_end_stream() => by.ended(),
+            BodyKind::Stream(_, attends) => *attends = Some(Box::new(by)),
+            _ => {}
         }
+        self
     }
 
     /// Puts what `change` makes of the bytes of one that is known in their place; `false`: it made nothing of them.
     pub fn change_whole(&mut self, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> bool {
-        let (BodyKind::Whole(bytes) | BodyKind::Watched(bytes, _)) = &mut self.0 else {
+        let BodyKind::Whole(bytes, _) = &mut self.0 else {
             return false;
         };
         let changed = change(bytes);
@@ -105,45 +101,41 @@ impl Body {
 
     /// Passes on what it has as if it never left: whoever watches it is not told.
     pub fn forget_watch(&mut self) {
-        if let BodyKind::Watched(_, watch) = &mut self.0 {
+        if let BodyKind::Whole(_, watch) = &mut self.0 {
             *watch = None;
         }
     }
 
     /// Whether something comes part by part from the backend, and nobody changes it.
     pub fn streams(&self) -> bool {
-        matches!(&self.0, BodyKind::Stream(body) if !body.is_end_stream())
+        matches!(&self.0, BodyKind::Stream(body, None) if !body.is_end_stream())
     }
 
     /// The bytes of one that is known.
     pub fn as_whole(&self) -> &[u8] {
         match &self.0 {
-            BodyKind::Whole(bytes) | BodyKind::Watched(bytes, _) => bytes,
+            BodyKind::Whole(bytes, _) => bytes,
             _ => &[],
         }
     }
 
     /// No body, and what the connection is for after it.
     pub fn before(tunnel: Tunnel) -> Body {
-        Body(BodyKind::Tunnel(tunnel))
+        Body(BodyKind::Tunnel(Some(tunnel)))
     }
 
     /// What the connection is for after this reply, if it is not for more requests.
     pub fn take_tunnel(&mut self) -> Option<Tunnel> {
-        if !matches!(self.0, BodyKind::Tunnel(_)) {
-            return None;
-        }
-        match std::mem::replace(&mut self.0, BodyKind::Empty) {
-            BodyKind::Tunnel(tunnel) => Some(tunnel),
+        match &mut self.0 {
+            BodyKind::Tunnel(tunnel) => tunnel.take(),
             _ => None,
         }
     }
 
     /// The next part, or why there is none.
     fn next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let bytes = match &mut self.0 {
-            BodyKind::Stream(body) => return Pin::new(body).poll_frame(cx),
-            BodyKind::Attended(body, by) => {
+        let (bytes, watch) = match &mut self.0 {
+            BodyKind::Stream(body, by) => {
                 let part = ready!(Pin::new(&mut *body).poll_frame(cx));
                 if let (Some(by), Some(Ok(part))) = (&mut *by, &part) {
                     part.data_ref().into_iter().for_each(|bytes| by.part(bytes));
@@ -173,14 +165,11 @@ impl Body {
             BodyKind::Empty | BodyKind::Broken(_) | BodyKind::Tunnel(_) => {
                 return Poll::Ready(None);
             }
-            BodyKind::Whole(bytes) => bytes,
-            BodyKind::Watched(bytes, watch) => {
-                if let Some(mut watch) = watch.take() {
-                    watch.sent();
-                }
-                bytes
-            }
+            BodyKind::Whole(bytes, watch) => (bytes, watch),
         };
+        if let Some(mut watch) = watch.take() {
+            watch.sent();
+        }
         let bytes = std::mem::take(bytes);
         self.0 = BodyKind::Empty;
         Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
@@ -191,10 +180,8 @@ impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             BodyKind::Empty => f.write_str("Empty"),
-            BodyKind::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
-            BodyKind::Watched(bytes, _) => write!(f, "Watched({} bytes)", bytes.len()),
-            BodyKind::Stream(_) => f.write_str("Stream"),
-            BodyKind::Attended(..) => f.write_str("Attended"),
+            BodyKind::Whole(bytes, _) => write!(f, "Whole({} bytes)", bytes.len()),
+            BodyKind::Stream(..) => f.write_str("Stream"),
             BodyKind::Frames(_) => f.write_str("Frames"),
             BodyKind::Changed(..) => f.write_str("Changed"),
             BodyKind::Broken(_) => f.write_str("Broken"),
@@ -205,13 +192,13 @@ impl fmt::Debug for Body {
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Body {
-        Body(BodyKind::Whole(bytes))
+        Body(BodyKind::Whole(bytes, None))
     }
 }
 
 impl From<ReplyBody> for Body {
     fn from(body: ReplyBody) -> Body {
-        Body(BodyKind::Stream(body))
+        Body(BodyKind::Stream(body, None))
     }
 }
 
@@ -242,21 +229,18 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             BodyKind::Empty | BodyKind::Tunnel(_) => true,
-            BodyKind::Whole(bytes) => bytes.is_empty(),
-            // Not before it was polled: that is what the watch waits for.
-            BodyKind::Watched(..) | BodyKind::Frames(_) | BodyKind::Changed(..) => false,
-            BodyKind::Broken(_) => false,
-            BodyKind::Stream(body) | BodyKind::Attended(body, _) => body.is_end_stream(),
+            // With a watch not before it was polled: that is what the watch waits for.
+            BodyKind::Whole(bytes, watch) => bytes.is_empty() && watch.is_none(),
+            BodyKind::Frames(_) | BodyKind::Changed(..) | BodyKind::Broken(_) => false,
+            BodyKind::Stream(body, _) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             BodyKind::Empty | BodyKind::Tunnel(_) => SizeHint::with_exact(0),
-            BodyKind::Whole(bytes) | BodyKind::Watched(bytes, _) => {
-                SizeHint::with_exact(bytes.len() as u64)
-            }
-            BodyKind::Stream(body) | BodyKind::Attended(body, _) => body.size_hint(),
+            BodyKind::Whole(bytes, _) => SizeHint::with_exact(bytes.len() as u64),
+            BodyKind::Stream(body, _) => body.size_hint(),
             BodyKind::Frames(_) | BodyKind::Changed(..) | BodyKind::Broken(_) => {
                 SizeHint::default()
             }

@@ -7,7 +7,7 @@
 //! narrowest part of the way for requests that it has nothing to say about.
 
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
@@ -34,7 +34,9 @@ pub fn pass<B: Into<RequestBody>>(
     async move {
         match sending.await {
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                switch(reply, client).unwrap_or_else(|| unasked(fault).reply(id))
+                let why = "it switched protocols unasked".to_owned();
+                let unasked = || fault(&UpstreamError::Lost(why)).reply(id);
+                switch(reply, client).unwrap_or_else(unasked)
             }
             Ok(reply) => reply.map(Body::from),
             Err(error) => Fault::sending(&error, fault).reply(id),
@@ -47,7 +49,9 @@ pub fn pass<B: Into<RequestBody>>(
 fn switch(reply: Response<ReplyBody>, client: Option<OnUpgrade>) -> Option<Response<Body>> {
     let client = client?;
     let (mut parts, body) = reply.into_parts();
-    strip_framing(&mut parts.headers);
+    // A 101 has no body, so it can have no length.
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.remove(header::TRANSFER_ENCODING);
     let tunnel = async move {
         let Some((mut backend, early)) = body.into_stream().await else {
             return;
@@ -61,15 +65,4 @@ fn switch(reply: Response<ReplyBody>, client: Option<OnUpgrade>) -> Option<Respo
         }
     };
     Some(Response::from_parts(parts, Body::before(Box::pin(tunnel))))
-}
-
-/// A 101 has no body, so it can have no length.
-fn strip_framing(headers: &mut HeaderMap) {
-    headers.remove(http::header::CONTENT_LENGTH);
-    headers.remove(http::header::TRANSFER_ENCODING);
-}
-
-fn unasked(fault: BackendFault) -> Fault {
-    let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
-    fault(&error)
 }
