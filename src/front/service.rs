@@ -207,13 +207,9 @@ impl Proxy {
             Operation::Heartbeat => boxed(|| heartbeat::heartbeat(self, parts, bytes)).await,
             Operation::Enqueue => enqueue::enqueue(self, parts, bytes, Sends::Job).await,
             Operation::Batch => enqueue::enqueue(self, parts, bytes, Sends::Batch).await,
-            Operation::Cron | Operation::Workflows => {
-                enqueue::enqueue(self, parts, bytes, Sends::Templates).await
-            }
+            Operation::NewTemplate => enqueue::enqueue(self, parts, bytes, Sends::Templates).await,
             Operation::CancelJob { id } => Box::pin(outside::cancel(self, parts, bytes, &id)).await,
-            Operation::RetryJob { id } | Operation::RetryDeadLetter { id } => {
-                Box::pin(outside::revive(self, &parts, bytes, &id)).await
-            }
+            Operation::RetryJob { id } => Box::pin(outside::revive(self, &parts, bytes, &id)).await,
             Operation::RetryMany => Box::pin(outside::revive_many(self, &parts, bytes)).await,
             Operation::Pause { queue } => {
                 Box::pin(outside::pause(self, parts, bytes, &queue)).await

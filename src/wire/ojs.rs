@@ -51,7 +51,7 @@ pub enum Operation<'a> {
     Job,
     /// `DELETE /ojs/v1/jobs/{id}` and `POST /ojs/v1/admin/jobs/{id}/cancel`
     CancelJob { id: Cow<'a, str> },
-    /// `POST /ojs/v1/admin/jobs/{id}/retry`
+    /// `POST /ojs/v1/admin/jobs/{id}/retry`, and `POST …/dead-letter/{id}/retry`, plain and admin
     RetryJob { id: Cow<'a, str> },
     /// `POST /ojs/v1/admin/jobs/bulk/retry` and `POST /ojs/v1/admin/dead-letter/retry`
     RetryMany,
@@ -83,14 +83,10 @@ pub enum Operation<'a> {
     RateLimit { key: Cow<'a, str> },
     /// Any method on `/ojs/v1/rate-limits/{key}/override`
     Override { key: Cow<'a, str> },
-    /// `POST /ojs/v1/cron`
-    Cron,
-    /// `POST /ojs/v1/workflows`
-    Workflows,
+    /// `POST` of `/ojs/v1/cron` and `/ojs/v1/workflows`
+    NewTemplate,
     /// `GET` and `DELETE` of `/ojs/v1/cron`, `/ojs/v1/workflows` and what is under them
     Templates,
-    /// `POST …/dead-letter/{id}/retry`, plain and admin
-    RetryDeadLetter { id: Cow<'a, str> },
     /// `GET /ojs/v1/events/stream`
     EventStream,
     /// `GET` of `/ojs/v1/jobs/{id}/events` and `/ojs/v1/queues/{queue}/events`: streams of the backend's own
@@ -212,8 +208,7 @@ fn plain<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Op
         (_, ["rate-limits"]) => Operation::RateLimits,
         (_, ["rate-limits", _]) => Operation::RateLimit { key: name() },
         (_, ["rate-limits", _, "override"]) => Operation::Override { key: name() },
-        ("POST", ["cron"]) => Operation::Cron,
-        ("POST", ["workflows"]) => Operation::Workflows,
+        ("POST", ["cron" | "workflows"]) => Operation::NewTemplate,
         ("GET" | "DELETE", ["cron" | "workflows"] | ["cron" | "workflows", _]) => {
             Operation::Templates
         }
@@ -249,7 +244,7 @@ fn either<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> O
         ("GET", ["jobs", _]) => Operation::Job,
         ("GET", ["queues"]) => Operation::Queues,
         ("GET", ["dead-letter"] | ["dead-letter", "stats"]) => Operation::Jobs,
-        ("POST", ["dead-letter", _, "retry"]) => Operation::RetryDeadLetter { id: name() },
+        ("POST", ["dead-letter", _, "retry"]) => Operation::RetryJob { id: name() },
         _ => Operation::Other,
     }
 }
