@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
-use http::response::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 use memchr::memmem;
@@ -35,13 +34,8 @@ use ojs_net::Net;
 /// What a reply that crosses says in `Via`.
 const VIA: HeaderValue = HeaderValue::from_static("1.1 ojs-throttle");
 
-/// The head of a reply, whose body comes later.
-struct ReplyHead {
-    parts: Parts,
-    body: ReplyBody,
-    /// When the request began on the connection that answered.
-    since: Instant,
-}
+/// A reply whose body comes later, and when the request began on the connection that answered.
+type BegunReply = (Response<ReplyBody>, Instant);
 
 /// One thread's connections. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -197,15 +191,16 @@ impl Upstream {
         most: usize,
     ) -> Result<Reply, UpstreamError> {
         let answered = self.exchange(request, time).await;
-        let ReplyHead { parts, body, since } = answered.map_err(|error| match error {
+        let (reply, since) = answered.map_err(|error| match error {
             SendError::Backend(error) => error,
             // A whole body neither breaks off nor stalls.
             SendError::Broken | SendError::Stalled(_) => UpstreamError::Lost(error.to_string()),
         })?;
-        if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
             let why = "it switched protocols unasked".to_owned();
             return Err(UpstreamError::Lost(why));
         }
+        let (parts, body) = reply.into_parts();
         let (status, mut headers) = (parts.status, parts.headers);
         let body = self.read(body, since, time, most).await?;
         let body = coding::unpack(&mut headers, body, most).await?;
@@ -220,13 +215,13 @@ impl Upstream {
         &self,
         request: Box<Request<RequestBody>>,
         time: Duration,
-    ) -> Result<ReplyHead, SendError> {
+    ) -> Result<BegunReply, SendError> {
         let path = (!self.is_egress()).then(|| request.uri().path());
         let span = traces::upstream(request.method(), self.0.target.host(), path);
         let exchange = pin!(self.exchange_once(request, time));
         let answer = traces::within(&span, exchange).await;
         match &answer {
-            Ok(answered) => traces::answered(&span, answered.parts.status),
+            Ok((reply, _)) => traces::answered(&span, reply.status()),
             Err(SendError::Backend(error)) => traces::failed(&span, error),
             Err(SendError::Broken | SendError::Stalled(_)) => {}
         }
@@ -239,7 +234,7 @@ impl Upstream {
         &self,
         mut request: Box<Request<RequestBody>>,
         time: Duration,
-    ) -> Result<ReplyHead, SendError> {
+    ) -> Result<BegunReply, SendError> {
         let progress = request.body().progress();
         let mut since = tick::now();
         let mut idle = self.0.pop(since);
@@ -260,10 +255,7 @@ impl Upstream {
                 progress: progress.clone(),
             };
             match link.exchange(request, patience).await {
-                Ok(head) => {
-                    let (parts, body) = self.streamed(head, link);
-                    return Ok(ReplyHead { parts, body, since });
-                }
+                Ok(head) => return Ok((self.streamed(head, link), since)),
                 Err(ExchangeFailure::Unwritten(again, _)) if !fresh => {
                     request = again;
                     idle = self.0.pop(since);
@@ -318,16 +310,13 @@ impl Upstream {
             headers.insert(header::TRANSFER_ENCODING, chunked);
         }
         let progress = request.body().progress();
-        let answered = self.exchange(request, self.0.limits.head).await?;
-        let ReplyHead {
-            mut parts, body, ..
-        } = answered;
+        let (mut reply, _) = self.exchange(request, self.0.limits.head).await?;
         if progress.is_some_and(|sent| !sent.ended.load(Ordering::Relaxed)) {
             // What the client still sends is not read as a request.
             let close = HeaderValue::from_static("close");
-            parts.headers.insert(header::CONNECTION, close);
+            reply.headers_mut().insert(header::CONNECTION, close);
         }
-        Ok(Response::from_parts(parts, body))
+        Ok(reply)
     }
 
     /// Notes whether there was an answer.
@@ -409,15 +398,10 @@ impl Upstream {
             ExchangeFailure::Unwritten(_, error) => UpstreamError::Unreachable(whole(&error)),
             ExchangeFailure::Broken(Some(error)) => {
                 if error.is_parse_too_large() {
-                    let known = self.0.long_heads.swap(true, Ordering::Relaxed);
-                    let most = if known {
-                        HEADER_LINES
-                    } else {
-                        FEW_HEADER_LINES
-                    };
-                    let more = match known {
-                        true => String::new(),
-                        false => format!("; those of later replies may have {HEADER_LINES} lines"),
+                    let later = format!("; those of later replies may have {HEADER_LINES} lines");
+                    let (most, more) = match self.0.long_heads.swap(true, Ordering::Relaxed) {
+                        true => (HEADER_LINES, ""),
+                        false => (FEW_HEADER_LINES, &*later),
                     };
                     let why = format!("its head has more than {most} lines or {HEAD} bytes{more}");
                     return UpstreamError::Lost(why);
@@ -439,18 +423,17 @@ impl Upstream {
     }
 
     /// Makes a reply whose body is streamed.
-    fn streamed(&self, head: Response<Incoming>, link: Box<HttpLink>) -> (Parts, ReplyBody) {
-        let (mut parts, body) = head.into_parts();
-        let mut body = ReplyBody::new(body, link, Arc::clone(&self.0));
-        parts.version = Version::HTTP_11;
+    fn streamed(&self, head: Response<Incoming>, link: Box<HttpLink>) -> Response<ReplyBody> {
+        let mut reply = head.map(|body| ReplyBody::new(body, link, Arc::clone(&self.0)));
+        *reply.version_mut() = Version::HTTP_11;
         if self.0.via.is_some() {
-            parts.headers.append(header::VIA, VIA);
+            reply.headers_mut().append(header::VIA, VIA);
         }
-        if parts.status != StatusCode::SWITCHING_PROTOCOLS {
-            strip_hop_by_hop(&mut parts.headers);
-            body.release_at_end();
+        if reply.status() != StatusCode::SWITCHING_PROTOCOLS {
+            strip_hop_by_hop(reply.headers_mut());
+            reply.body_mut().release_at_end();
         }
-        (parts, body)
+        reply
     }
 
     /// Reads the whole body of a reply, of at most `cap` bytes, for a call that began at `since` and may take `time`.

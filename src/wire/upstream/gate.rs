@@ -47,13 +47,6 @@ impl Wake for WakeGate {
 /// Ends the holding even if the step panics: otherwise no wake on this thread would count any more.
 struct Holding;
 
-impl Holding {
-    fn begin() -> Holding {
-        HOLDING.set(true);
-        Holding
-    }
-}
-
 impl Drop for Holding {
     fn drop(&mut self) {
         HOLDING.set(false);
@@ -62,7 +55,8 @@ impl Drop for Holding {
 
 /// Runs one short step, and returns the wake that it caused instead of letting it through. Drop it if nobody needs it.
 pub fn hold<T>(step: impl FnOnce() -> T) -> (T, Option<Waker>) {
-    let holding = Holding::begin();
+    HOLDING.set(true);
+    let holding = Holding;
     let done = step();
     drop(holding);
     (done, HELD.take().map(|gate| gate.0.clone()))
