@@ -21,16 +21,14 @@ const EXTENSIONS: [(&str, &str); 2] = [
 /// `GET /ojs/manifest`.
 pub(crate) async fn manifest(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
     let call = calls::plain_call(proxy, &parts, Bytes::new());
-    let mut reply = match calls::call(proxy, "manifest", call).await {
-        Ok(reply) => reply,
-        Err(error) => return refuse(&parts, Fault::backend(&error)),
-    };
-    if reply.status.is_success()
+    let mut answer = calls::call(proxy, "manifest", call).await;
+    if let Ok(reply) = &mut answer
+        && reply.status.is_success()
         && let Some(manifest) = with_extensions(&reply.body)
     {
         reply.body = manifest.into();
     }
-    respond::theirs(reply)
+    respond::answer(&parts, answer, Fault::backend)
 }
 
 /// `GET /ojs/v1/health`: the backend's answer, whatever it says, with `throttle` in it.
@@ -94,25 +92,16 @@ fn with_extension(text: &[u8], capability: &str, name: &str) -> Option<Vec<u8>> 
                 item.text().as_deref() == Some(capability)
             });
         }
-        Some(object) if object.kind() == Kind::Object => {
-            splice.set(object, capability, "true");
-        }
-        _ => {
-            let value = format!(r#"{{"{capability}":true}}"#);
-            splice.set(manifest, "capabilities", &value);
-        }
+        _ => splice.set_in(manifest, "capabilities", &[(capability, "true".to_owned())]),
     }
-    match manifest.get_exact("extensions") {
-        Some(list) if list.kind() == Kind::Array => add_extension(list, &uri, &entry, &mut splice),
-        Some(object) if object.kind() == Kind::Object => match object.get_exact("official") {
-            Some(list) if list.kind() == Kind::Array => {
-                add_extension(list, &uri, &entry, &mut splice);
-            }
-            _ => splice.set(object, "official", &format!("[{entry}]")),
-        },
-        _ => {
-            let value = format!(r#"{{"official":[{entry}]}}"#);
-            splice.set(manifest, "extensions", &value);
+    let extensions = manifest.get_exact("extensions");
+    let official = extensions.and_then(|extensions| extensions.get_exact("official"));
+    let mut places = extensions.into_iter().chain(official);
+    match places.find(|place| place.kind() == Kind::Array) {
+        Some(list) => add_extension(list, &uri, &entry, &mut splice),
+        None => {
+            let ours = [("official", format!("[{entry}]"))];
+            splice.set_in(manifest, "extensions", &ours);
         }
     }
     Some(splice.apply(text))

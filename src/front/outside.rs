@@ -135,7 +135,9 @@ async fn as_of_one_moment(
         let reply = (proxy.upstream)
             .call(calls::plain_call(proxy, parts, Bytes::new()))
             .await?;
-        let tallies = tallies(sidecar, sight);
+        let tallies = sidecar
+            .hold
+            .tallies(sidecar.store.now(), |scope| sight.sees(scope));
         tries -= 1;
         let is_whole = before.is_some() && sidecar.hold.moves(queue) == before;
         if is_whole || tries == 0 || Instant::now() >= until {
@@ -187,16 +189,15 @@ pub(crate) async fn cancel(
             Ok(reply) if hidden => relabelled(&proxy, &reply.body),
             _ => None,
         };
-        match &answer {
-            Ok(reply) if reply.status.is_success() => {
-                proxy.sidecar.hold.forget(&name);
-                proxy.sidecar.end(&name, None).await;
-                let sent = (!hidden).then_some(mark);
-                passing::cancelled(&proxy.sidecar, reply, sent);
-                (proxy.sidecar.admit.pressure).wake(edges::now(&proxy.sidecar));
-            }
-            // Gone or in another state: the next proof tells, if it is still ours.
-            _ => {}
+        // Gone or in another state: the next proof tells, if it is still ours.
+        if let Ok(reply) = &answer
+            && reply.status.is_success()
+        {
+            proxy.sidecar.hold.forget(&name);
+            proxy.sidecar.end(&name, None).await;
+            let sent = (!hidden).then_some(mark);
+            passing::cancelled(&proxy.sidecar, reply, sent);
+            (proxy.sidecar.admit.pressure).wake(edges::now(&proxy.sidecar));
         }
         siblings::doubt_elsewhere(&proxy.sidecar, &name).await;
         if let (Ok(reply), Some(shown)) = (&mut answer, shown) {
@@ -497,12 +498,6 @@ fn shift(object: Json<'_>, moved: Tally, more: ToldNumbers, splice: &mut Splice)
             add(name, more);
         }
     }
-}
-
-/// How many held jobs of each queue a caller is told of.
-fn tallies(sidecar: &Sidecar, sight: &Sight) -> HashMap<Arc<str>, Tally> {
-    let sees = |scope| sight.sees(scope);
-    sidecar.hold.tallies(sidecar.store.now(), sees)
 }
 
 /// One job, which the backend shows as active, as what it is if a sibling holds it; `None`: none does.

@@ -100,10 +100,8 @@ impl Relay {
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.frames.next() {
-                Ok(Some(frame)) => match self.shown(frame) {
-                    Some(shown) => return Some(shown),
-                    None => continue,
-                },
+                Ok(Some(frame)) if self.wants(&frame) => return Some(frame),
+                Ok(Some(_)) => continue,
                 Err(error) => {
                     tracing::warn!(id = %"event_left_out", %error, "an event of the backend's is left out of its stream");
                     continue;
@@ -123,23 +121,20 @@ impl Relay {
         }
     }
 
-    /// A frame as the client gets it: without mirrors, and only if it is of a type that it wants.
-    fn shown(&mut self, frame: Bytes) -> Option<Bytes> {
-        if let Some(id) = field(&frame, "id").last() {
+    /// Whether the client gets a frame: only if it is of a type that it wants.
+    fn wants(&mut self, frame: &Bytes) -> bool {
+        if let Some(id) = field(frame, "id").last() {
             self.last_id = std::str::from_utf8(id).ok().map(str::to_owned);
         }
-        let Some(data) = data(&frame) else {
-            return Some(frame);
+        let Some(data) = data(frame) else {
+            return true;
         };
-        let names = field(&frame, "event").filter_map(|name| std::str::from_utf8(name).ok());
+        let names = field(frame, "event").filter_map(|name| std::str::from_utf8(name).ok());
         let json = Json::parse(&data, REPLY_DEPTH).ok();
         let inside = json.map_or([None; 2], |json| json.pick_exact(["type", "event"]));
         let inside = inside.map(|name| name.and_then(|name| name.text()));
         let names = names.chain(inside.iter().flatten().map(|name| &**name));
-        if !self.filter.wants_type(names) {
-            return None;
-        }
-        Some(frame)
+        self.filter.wants_type(names)
     }
 }
 
