@@ -65,7 +65,7 @@ pub(super) fn scene(egress: Enforcement) -> SceneData {
         callers: 0,
         step: SECOND,
         line,
-        verdict,
+        verdict: |seen, _| vendor_verdict(seen, USED),
         unbroken: "nobody was banned although calls went straight to the vendor",
     }
 }
@@ -77,10 +77,6 @@ fn line(seen: &SceneNow<'_>) -> String {
         None => format!("{second:4} s  {calls:6} calls, {lately:3} of {ALLOWED} lately"),
         Some(_) => format!("{second:4} s  BANNED, {} calls refused", vendor.refused),
     }
-}
-
-fn verdict(seen: &SceneNow<'_>, _: Enforcement) -> SceneVerdict {
-    vendor_verdict(seen, USED)
 }
 
 /// Whether nobody was banned, and at least so many hundredths of what the vendor allows were used.
@@ -119,7 +115,7 @@ mod tests {
     #[test]
     fn each_fault_is_seen_alone() {
         let good = called(500, 20_500, 0);
-        let found = verdict(&SceneNow::of(&good, &[]), Enforcement::On);
+        let found = vendor_verdict(&SceneNow::of(&good, &[]), USED);
         assert!(found.good && found.limits_held, "{}", found.text);
         for (pages, wrong) in [
             (
@@ -129,7 +125,7 @@ mod tests {
             (called(500, 21_300, 0), "was used  NO  (93 %)"),
             (called(500, 20_500, 1), "failed            NO  (1)"),
         ] {
-            let found = verdict(&SceneNow::of(&pages, &[]), Enforcement::On);
+            let found = vendor_verdict(&SceneNow::of(&pages, &[]), USED);
             let text = &found.text;
             assert!(!found.good && text.matches("NO").count() == 1, "{text}");
             assert!(text.contains(wrong), "{text}");

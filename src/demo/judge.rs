@@ -281,12 +281,9 @@ pub(super) fn account(pages: &Pages, ledger: &[Event], left: usize) -> Account {
     let done = jobs.filter(|job| job.acked).map(|job| &*job.job);
     let undone = done.filter(|id| !completions.contains_key(id));
     let lost: HashSet<&str> = unsafe_jobs.chain(undone).collect();
-    let twice = |counts: &HashMap<&str, usize>| -> Vec<String> {
-        let twice = counts.iter().filter(|(_, count)| **count > 1);
-        twice.map(|(id, _)| (*id).to_owned()).collect()
-    };
-    let mut doubled: HashSet<String> = twice(&receipts).into_iter().collect();
-    doubled.extend(twice(&completions));
+    let counts = receipts.iter().chain(&completions);
+    let twice = counts.filter(|(_, count)| **count > 1);
+    let doubled: HashSet<&str> = twice.map(|(id, _)| *id).collect();
     Account {
         enqueued: pages.enqueued.len(),
         stored: stored.len(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::judge::{Judgement, Start, counts, starts};
 use super::limits::sentence;
-use super::scene::{Enforcement, SceneNow, StreamLimit};
+use super::scene::{Enforcement, JobStream, SceneNow, StreamLimit};
 use super::streams::STREAMS;
 
 /// Where a panel's plot begins and ends, and how high it is.
@@ -39,12 +39,8 @@ pub(super) fn svg(seen: &SceneNow<'_>, limits: Enforcement) -> String {
     );
     time_axis(&mut svg, seen.now, bottom);
     for (index, stream) in STREAMS.iter().enumerate() {
-        let panel = Panel {
-            top: TOP + PITCH * f64::from(u8::try_from(index).unwrap_or(u8::MAX)),
-            rule: stream.limit,
-            until: seen.now,
-        };
-        panel.draw(&mut svg, stream.name, &starts(seen.pages, index));
+        let top = TOP + PITCH * f64::from(u8::try_from(index).unwrap_or(u8::MAX));
+        panel(&mut svg, top, stream, &starts(seen.pages, index), seen.now);
     }
     svg.push_str("</svg>\n");
     svg
@@ -66,64 +62,56 @@ text { fill: #ccc } .title, .name { fill: #fff } .small { fill: #aaa } .back { f
 }
 ";
 
-struct Panel {
-    top: f64,
-    rule: StreamLimit,
-    until: Duration,
-}
-
-impl Panel {
-    fn draw(&self, svg: &mut String, name: &str, starts: &[Start]) {
-        let levels = levels(self.rule, starts, self.until);
-        let limit = self.rule.number();
-        let most = levels.iter().copied().max().unwrap_or_default();
-        let scale = f64::from(most.max(limit.unwrap_or(1))) * 1.2;
-        let y = |level: u32| self.top + HEIGHT * (1.0 - f64::from(level) / scale);
-        let bottom = self.top + HEIGHT;
-        // Writing to a string cannot fail.
-        let _ = write!(
-            svg,
-            r#"<g><text class="name" x="20" y="{:.0}">{name}</text>
-<text x="20" y="{:.0}">{}</text>
+/// Draws the starts of one stream, from `top` down.
+fn panel(svg: &mut String, top: f64, stream: &JobStream, starts: &[Start], until: Duration) {
+    let (name, rule) = (stream.name, stream.limit);
+    let levels = levels(rule, starts, until);
+    let limit = rule.number();
+    let most = levels.iter().copied().max().unwrap_or_default();
+    let scale = f64::from(most.max(limit.unwrap_or(1))) * 1.2;
+    let y = |level: u32| top + HEIGHT * (1.0 - f64::from(level) / scale);
+    let bottom = top + HEIGHT;
+    // Writing to a string cannot fail.
+    let _ = write!(
+        svg,
+        r#"<g><text class="name" x="20" y="{:.0}">{name}</text>
+<text x="20" y="{:.0}">{rule}</text>
 <text class="small" x="20" y="{:.0}">{}</text>
 "#,
-            self.top + 20.0,
-            self.top + 38.0,
-            self.rule,
-            self.top + 55.0,
-            self.measure(),
-        );
+        top + 20.0,
+        top + 38.0,
+        top + 55.0,
+        measure(rule),
+    );
+    let _ = writeln!(
+        svg,
+        r#"<path class="area" d="{}"/>"#,
+        area(&levels, bottom, y)
+    );
+    if let Some(limit) = limit {
         let _ = writeln!(
             svg,
-            r#"<path class="area" d="{}"/>"#,
-            area(&levels, bottom, y)
-        );
-        if let Some(limit) = limit {
-            let _ = writeln!(
-                svg,
-                r#"<line class="limit" x1="{LEFT}" x2="{:.0}" y1="{1:.1}" y2="{1:.1}"/>"#,
-                LEFT + WIDTH,
-                y(limit)
-            );
-        }
-        level_axis(svg, limit, most, y);
-        let _ = writeln!(
-            svg,
-            r#"<path class="axis" d="M{LEFT} {:.1}V{bottom:.1}H{:.0}"/></g>"#,
-            self.top,
-            LEFT + WIDTH
+            r#"<line class="limit" x1="{LEFT}" x2="{:.0}" y1="{1:.1}" y2="{1:.1}"/>"#,
+            LEFT + WIDTH,
+            y(limit)
         );
     }
+    level_axis(svg, limit, most, y);
+    let _ = writeln!(
+        svg,
+        r#"<path class="axis" d="M{LEFT} {top:.1}V{bottom:.1}H{:.0}"/></g>"#,
+        LEFT + WIDTH
+    );
+}
 
-    /// The meaning of the plot's height.
-    fn measure(&self) -> String {
-        match self.rule {
-            StreamLimit::Rate { period, .. } | StreamLimit::Spaced { period, .. } => {
-                format!("starts in the last {period:?}")
-            }
-            StreamLimit::AtOnce(_) => "jobs with workers".into(),
-            StreamLimit::Free => "starts in the last 1s".into(),
+/// The meaning of the plot's height.
+fn measure(rule: StreamLimit) -> String {
+    match rule {
+        StreamLimit::Rate { period, .. } | StreamLimit::Spaced { period, .. } => {
+            format!("starts in the last {period:?}")
         }
+        StreamLimit::AtOnce(_) => "jobs with workers".into(),
+        StreamLimit::Free => "starts in the last 1s".into(),
     }
 }
 

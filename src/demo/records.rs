@@ -90,13 +90,16 @@ impl Records {
         self.pages.lock()
     }
 
-    /// Notes a failed call.
-    pub(super) fn trouble(&self, error: &anyhow::Error) {
-        let mut pages = self.pages();
-        pages.failed += 1;
-        pages
-            .first_failed
-            .get_or_insert_with(|| format!("{error:#}"));
+    /// What came of a call. One that failed is noted.
+    pub(super) fn heed<T>(&self, called: anyhow::Result<T>) -> Option<T> {
+        let noted = called.inspect_err(|error| {
+            let mut pages = self.pages();
+            pages.failed += 1;
+            pages
+                .first_failed
+                .get_or_insert_with(|| format!("{error:#}"));
+        });
+        noted.ok()
     }
 }
 
@@ -155,14 +158,12 @@ impl VendorRecord {
 
     /// The hundredths of what is allowed that were used, from the first call to the last.
     pub(super) fn used(&self) -> u128 {
-        let [(first, _), more @ ..] = &*self.answered else {
-            return 0;
-        };
-        let Some((last, _)) = more.last() else {
+        let [(first, _), .., (last, _)] = &*self.answered else {
             return 0;
         };
         let time = last.saturating_sub(*first).as_micros().max(1);
-        let counts = u128::from(more.iter().map(|(_, counts)| counts).sum::<u64>());
+        let more = self.answered.iter().skip(1);
+        let counts = u128::from(more.map(|(_, counts)| counts).sum::<u64>());
         counts * VendorRecord::PERIOD.as_micros() * 100 / (time * u128::from(self.allowed.max(1)))
     }
 }

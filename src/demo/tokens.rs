@@ -3,7 +3,7 @@
 
 use super::egress::vendor_verdict;
 use super::records::VendorRecord;
-use super::scene::{Enforcement, SECOND, SceneData, SceneNow, SceneVerdict, bar};
+use super::scene::{Enforcement, SECOND, SceneData, SceneNow, bar};
 
 /// The tokens that the vendor allows.
 const ALLOWED: u64 = 10_000;
@@ -43,7 +43,7 @@ pub(super) fn scene(egress: Enforcement) -> SceneData {
         callers: CALLERS,
         step: SECOND,
         line,
-        verdict,
+        verdict: |seen, _| vendor_verdict(seen, USED),
         unbroken: "nobody was banned although the budget is not reached",
     }
 }
@@ -58,8 +58,4 @@ fn line(seen: &SceneNow<'_>) -> String {
         }
         Some(_) => format!("{second:4} s  BANNED, {} calls refused", vendor.refused),
     }
-}
-
-fn verdict(seen: &SceneNow<'_>, _: Enforcement) -> SceneVerdict {
-    vendor_verdict(seen, USED)
 }

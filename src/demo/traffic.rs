@@ -72,9 +72,7 @@ impl Traffic {
             }
             let jobs: Vec<Value> = (nth..nth + of.batch).map(|n| of.job(n)).collect();
             nth += of.batch;
-            if let Err(error) = self.enqueue(stream, jobs).await {
-                self.records.trouble(&error);
-            }
+            self.records.heed(self.enqueue(stream, jobs).await);
         }
     }
 
@@ -113,13 +111,8 @@ impl Traffic {
             while jobs.try_join_next().is_some() {}
             let count = slots.available_permits();
             let body = json!({ "queues": [of.queue], "count": count, "worker_id": name });
-            let received = match self.fetch(streams, &body).await {
-                Ok(received) => received,
-                Err(error) => {
-                    self.records.trouble(&error);
-                    Vec::new()
-                }
-            };
+            let received = self.records.heed(self.fetch(streams, &body).await);
+            let received = received.unwrap_or_default();
             if received.is_empty() {
                 tokio::select! {
                     () = self.stop.cancelled() => {}
@@ -176,16 +169,14 @@ impl Traffic {
         sleep(stream.run_time(job.nth)).await;
         for _ in 0..stream.calls {
             let call = self.vendor.post("/v1/charges", &Value::Null);
-            if let Err(error) = call.await {
-                self.records.trouble(&error);
-            }
+            self.records.heed(call.await);
         }
         self.note(index, |job, now| job.done = Some(now));
         let result = json!({ "usage": { "total_tokens": used(job.nth) } });
         let body = json!({ "job_id": job.job, "result": result });
-        match self.client.post("/ojs/v1/workers/ack", &body).await {
-            Ok(_) => self.note(index, |job, _| job.acked = true),
-            Err(error) => self.records.trouble(&error),
+        let ack = self.client.post("/ojs/v1/workers/ack", &body);
+        if self.records.heed(ack.await).is_some() {
+            self.note(index, |job, _| job.acked = true);
         }
     }
 
@@ -195,8 +186,8 @@ impl Traffic {
         while !self.stop.is_cancelled() {
             let body = json!({ "model": "demo", "max_tokens": 10 * tokens(nth), "messages": [] });
             nth += 1;
-            if let Err(error) = self.vendor.post("/v1/chat/completions", &body).await {
-                self.records.trouble(&error);
+            let call = self.vendor.post("/v1/chat/completions", &body);
+            if self.records.heed(call.await).is_none() {
                 sleep(AFTER_FAILED_CALL).await;
             }
         }
@@ -216,9 +207,7 @@ impl Traffic {
             // No job runs for as long as a heartbeat, so there is none to name.
             let body = json!({ "worker_id": name, "active_jobs": [] });
             let beat = self.client.post("/ojs/v1/workers/heartbeat", &body);
-            if let Err(error) = beat.await {
-                self.records.trouble(&error);
-            }
+            self.records.heed(beat.await);
         }
     }
 
@@ -232,12 +221,10 @@ impl Traffic {
                 _ = tick.tick() => {}
             }
             let sent = self.records.now();
-            match self.client.get("/ojs/v1/health").await {
-                Ok(_) => {
-                    let back = self.records.now();
-                    self.records.pages().probes.push(ProbeTrip { sent, back });
-                }
-                Err(error) => self.records.trouble(&error),
+            let trip = self.client.get("/ojs/v1/health");
+            if self.records.heed(trip.await).is_some() {
+                let back = self.records.now();
+                self.records.pages().probes.push(ProbeTrip { sent, back });
             }
         }
     }
