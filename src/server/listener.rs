@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::bounds::ListenerBounds;
 use super::connection::connection;
 use super::requests::Listening;
-use super::watchdog::{Flags, TlsFiles};
+use super::watchdog::Flags;
 use ojs_answers::load::{Seldom, Service};
 use ojs_net::Listener;
 use ojs_tls::ListenerTls;
@@ -25,10 +25,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_secs(5);
 const LAST_LOOK: u32 = 12;
 
-/// Ends the connections of clients whose certificates have ended, or are not trusted any more.
-async fn end_unwanted(tls: &ListenerTls, files: TlsFiles, open: &mut HashMap<Id, OpenConnection>) {
+/// Ends the connections of clients whose certificates have ended, or are not trusted any more. `last`: how connections
+/// were secured at the last look.
+async fn end_unwanted(
+    tls: &ListenerTls,
+    last: Option<&ListenerTls>,
+    open: &mut HashMap<Id, OpenConnection>,
+) {
+    let has_changed = last != Some(tls);
     for (flags, task, unwanted) in open.values_mut() {
-        if !flags.may_stay(tls, files) {
+        if !flags.may_stay(tls, has_changed) {
             flags.drain();
             *unwanted += 1;
             if *unwanted > LAST_LOOK {
@@ -98,7 +104,7 @@ pub async fn serve<S: Service>(
             _ = looks.tick() => {
                 let tls = shared.service.tls();
                 if let Some(tls) = tls.as_ref().filter(|tls| tls.asks_clients()) {
-                    end_unwanted(tls, TlsFiles::since(last_tls.as_ref(), tls), &mut open).await;
+                    end_unwanted(tls, last_tls.as_ref(), &mut open).await;
                 }
                 last_tls = tls;
             }

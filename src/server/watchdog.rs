@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderMap};
 use parking_lot::Mutex;
@@ -15,24 +14,6 @@ use tokio::time::{Instant, Sleep};
 use super::bounds::ListenerBounds;
 use ojs_tls::{self as tls, ListenerTls};
 use ojs_wire::tick;
-
-/// Which files of a listener's TLS count at a look at its clients.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum TlsFiles {
-    AsBefore,
-    /// Others than at the last look: what clients have shown is judged anew.
-    Changed,
-}
-
-impl TlsFiles {
-    /// Compares those of now with those of the last look.
-    pub(super) fn since(last: Option<&ListenerTls>, now: &ListenerTls) -> TlsFiles {
-        match last == Some(now) {
-            true => TlsFiles::AsBefore,
-            false => TlsFiles::Changed,
-        }
-    }
-}
 
 /// State that the parts of one connection share with its watchdog. All run in one task, so the atomics need no order.
 #[derive(Debug, Default)]
@@ -180,13 +161,13 @@ impl Flags {
         *self.shown.lock() = Some((chain, 0));
     }
 
-    /// Whether the client may stay by what it has shown.
-    pub(super) fn may_stay(&self, tls: &ListenerTls, files: TlsFiles) -> bool {
+    /// Whether the client may stay by what it has shown, which is judged `anew` where the listener's files have changed.
+    pub(super) fn may_stay(&self, tls: &ListenerTls, anew: bool) -> bool {
         let mut shown = self.shown.lock();
         let Some((chain, until)) = shown.as_mut() else {
             return true;
         };
-        if files == TlsFiles::Changed || *until < tls::now() {
+        if anew || *until < tls::now() {
             *until = tls.admits(chain).unwrap_or(0);
         }
         *until > 0
@@ -324,8 +305,8 @@ impl Watchdog {
                 Some(deadline) => self.timer.as_mut().reset(deadline),
                 // Any next phase lasts at least this long.
                 None => {
-                    let next = now + self.shortest();
-                    self.timer.as_mut().reset(next);
+                    let shortest = self.limits.idle.min(self.limits.write);
+                    self.timer.as_mut().reset(now + shortest);
                 }
             }
         }
@@ -361,9 +342,5 @@ impl Watchdog {
             ConnectionPhase::Blocked => self.limits.write,
         };
         self.deadline = Some(tick::now() + patience);
-    }
-
-    fn shortest(&self) -> Duration {
-        self.limits.idle.min(self.limits.write)
     }
 }
