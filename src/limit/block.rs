@@ -11,8 +11,8 @@ use super::time::{EARLY, Timestamp};
 /// may come that much later, and so in either. No window, as workers see it, has more than its limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Block {
-    period: u64,
-    kind: WindowKind,
+    pub(super) period: u64,
+    pub(super) kind: WindowKind,
     edges: Edges,
     /// The starts of this window.
     count: u32,
@@ -63,24 +63,11 @@ impl Block {
         })
     }
 
-    pub(super) fn period(&self) -> u64 {
-        self.period
-    }
-
-    pub(super) fn kind(&self) -> &WindowKind {
-        &self.kind
-    }
-
-    /// The longest time that one such window may last.
-    pub(super) fn longest(&self) -> u64 {
-        self.kind.longest(self.period)
-    }
-
     /// From when on none of its starts counts, at the latest.
     pub(super) fn over(&self) -> Timestamp {
         match self.next {
             0 => self.edges.ends,
-            _ => self.edges.ends.plus(self.longest()),
+            _ => self.edges.ends.plus(self.kind.longest(self.period)),
         }
     }
 

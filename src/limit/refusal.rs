@@ -47,6 +47,17 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// There is room, and it is kept until then for somebody who is before.
+    pub(super) fn of_line(until: Timestamp) -> Refusal {
+        Refusal {
+            strategy: Strategy::Line,
+            limit: 0,
+            current: 0,
+            at: Some(until),
+            slot: false,
+        }
+    }
+
     /// Whether the key is paused: it has no slots until somebody gives it some.
     pub fn is_pause(&self) -> bool {
         self.strategy == Strategy::Concurrency && self.limit == 0

@@ -47,9 +47,11 @@ impl KeyState {
         now: Timestamp,
     ) -> Reserved {
         let mut reserved = Reserved::default();
+        let lacks_place = |rate| self.windows.has_place_at(rate, now).is_some();
         // What is kept for the first in line is kept now.
-        let only_now =
-            self.shut_until(now).is_some() || self.lacks_place(limits, now) || self.has_line(now);
+        let only_now = self.shut_until(now).is_some()
+            || limits.rates.iter().any(lacks_place)
+            || self.has_line(now);
         let mut from = now;
         while reserved.turns.len() < want {
             match self.ask_for("", limits, (1, u64::MAX), from) {
@@ -79,7 +81,7 @@ impl KeyState {
     pub fn release(&mut self, limits: &Limits, unused: &[Timestamp]) {
         for rate in &limits.rates {
             for at in unused {
-                self.uncount(rate, *at);
+                self.windows.release(rate, *at);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::cost::{Cost, Share};
 use super::packed::{PackedReader, Writer};
-use super::refusal::{Refusal, Strategy};
+use super::refusal::Refusal;
 use super::time::{EARLY, Timestamp};
 
 /// The most groups of a key. For one more, others are forgotten: their sidecars know since when they wait.
@@ -130,13 +130,7 @@ impl Shares {
         for (_, other) in others.filter(|(_, other)| other.is_before(done, now)) {
             other.until = other.until.min(other.comes.max(now).plus(GRACE));
         }
-        Refusal {
-            strategy: Strategy::Line,
-            limit: 0,
-            current: 0,
-            at: Some(now.plus(GRACE + EARLY)),
-            slot: false,
-        }
+        Refusal::of_line(now.plus(GRACE + EARLY))
     }
 
     /// A job of a group was asked for.

@@ -34,7 +34,7 @@ pub struct Bill {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeyState {
     pace: Pace,
-    windows: Windows,
+    pub(super) windows: Windows,
     active: u32,
     /// What few keys have, so that a million of them weigh little.
     rare: Option<Box<Rare>>,
@@ -251,17 +251,6 @@ impl KeyState {
         }
     }
 
-    /// Whether the key has no place for a window of these limits.
-    pub(super) fn lacks_place(&self, limits: &Limits, now: Timestamp) -> bool {
-        let mut rates = limits.rates.iter();
-        rates.any(|rate| self.windows.has_place_at(rate, now).is_some())
-    }
-
-    /// A start that was counted at `at` did not happen, however old it is.
-    pub(super) fn uncount(&mut self, rate: &Rate, at: Timestamp) {
-        self.windows.release(rate, at);
-    }
-
     /// The slots end that a start took.
     pub fn end(&mut self, pays: u32) {
         self.active = self.active.saturating_sub(pays);
@@ -331,14 +320,8 @@ impl KeyState {
         let kept = line.and_then(|line| Some((line, self.is_kept(line, limits, pays, now)?)));
         match kept {
             None => Ok(at),
-            Some((line, opens)) => Err(Refusal {
-                strategy: Strategy::Line,
-                limit: 0,
-                current: 0,
-                // The first in line may come no more.
-                at: Some(opens.min(granted_from(line.until))),
-                slot: false,
-            }),
+            // The first in line may come no more.
+            Some((line, opens)) => Err(Refusal::of_line(opens.min(granted_from(line.until)))),
         }
     }
 

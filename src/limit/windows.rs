@@ -96,7 +96,7 @@ impl CountedWindow {
     fn period(&self) -> u64 {
         match self {
             CountedWindow::Sliding(window) => window.period(),
-            CountedWindow::Edged(block) => block.period(),
+            CountedWindow::Edged(block) => block.period,
         }
     }
 
@@ -138,7 +138,7 @@ impl Windows {
         for window in self.iter().take(u8::MAX.into()) {
             let (kind, name) = match window {
                 CountedWindow::Sliding(window) => (u8::from(!window.is_exact()), String::new()),
-                CountedWindow::Edged(block) => (2, block.kind().code()),
+                CountedWindow::Edged(block) => (2, block.kind.code()),
             };
             to.byte(kind);
             to.long(window.period());
