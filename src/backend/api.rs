@@ -135,7 +135,8 @@ fn route(
     now: Instant,
 ) -> ApiAnswer {
     let rest = match segments {
-        ["ojs", "manifest"] => return only(request, &Method::GET, || views::manifest(state)),
+        ["ojs", "manifest"] if request.method() == Method::GET => return views::manifest(state),
+        ["ojs", "manifest"] => return Err(ErrorReply::new(405, NO_METHOD, "")),
         ["ojs", "v1", rest @ ..] => rest,
         _ => return Err(ErrorReply::new(404, NO_ROUTE, "")),
     };
@@ -168,14 +169,6 @@ fn route(
             .and_then(|()| ok(&json!({ "deleted": true, "job_id": id }))),
         (_, ["admin", rest @ ..]) => views::admin(state, request, rest, now),
         _ => Err(unrouted(rest)),
-    }
-}
-
-fn only(request: &Request<Bytes>, method: &Method, then: impl FnOnce() -> ApiAnswer) -> ApiAnswer {
-    if request.method() == method {
-        then()
-    } else {
-        Err(ErrorReply::new(405, NO_METHOD, ""))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::job::Phase;
+
 /// The kinds of events in a job's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
@@ -59,8 +61,7 @@ pub(super) struct PhaseChange {
     pub(super) job: Arc<str>,
     pub(super) job_type: Arc<str>,
     pub(super) queue: Arc<str>,
-    pub(super) from: Option<&'static str>,
-    pub(super) to: &'static str,
-    pub(super) done: bool,
+    pub(super) from: Option<Phase>,
+    pub(super) to: Phase,
     pub(super) at: String,
 }

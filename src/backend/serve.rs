@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::api;
 use super::backend::Backend;
 use super::event::PhaseChange;
+use super::job::Phase;
 use ojs_net::{Listener, Stream};
 
 /// How often deadlines are checked without a request.
@@ -174,7 +175,7 @@ async fn stream_events(
             change = changes.recv() => match change {
                 Ok(change) if topic.covers(&change) => {
                     let number = server.events.fetch_add(1, Ordering::Relaxed) + 1;
-                    (frame(number, &change), change.done && matches!(topic, Topic::Job(_)))
+                    (frame(number, &change), change.to.terminal() && matches!(topic, Topic::Job(_)))
                 }
                 // A stream that is too slow misses changes, as it does with the real ones.
                 Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => continue,
@@ -194,8 +195,8 @@ fn frame(number: u64, change: &PhaseChange) -> Bytes {
         "job_id": &*change.job,
         "queue": &*change.queue,
         "type": &*change.job_type,
-        "from": change.from.unwrap_or_default(),
-        "to": change.to,
+        "from": change.from.map_or("", Phase::name),
+        "to": change.to.name(),
         "timestamp": change.at,
     });
     let mut frame = String::new();

@@ -177,9 +177,8 @@ impl BackendState {
             job: job.id.clone(),
             job_type: job.kind.clone(),
             queue: job.queue.clone(),
-            from: from.map(Phase::name),
-            to: job.phase.name(),
-            done: job.phase.terminal(),
+            from,
+            to: job.phase,
             at: self.clock.print(now),
         });
     }

@@ -50,20 +50,24 @@ async fn take(backend: &Backend) -> Value {
     reply["job"].clone()
 }
 
+/// A call of a worker, with `more` members than those of `body`.
+async fn tell(backend: &Backend, verb: &str, mut body: Value, more: Value) -> (u16, Value) {
+    let members = body.as_object_mut().unwrap();
+    members.extend(more.as_object().unwrap().clone());
+    post(backend, &format!("/workers/{verb}"), body).await
+}
+
+async fn ack(backend: &Backend, id: &str, more: Value) -> (u16, Value) {
+    tell(backend, "ack", json!({"job_id": id}), more).await
+}
+
 async fn nack(backend: &Backend, id: &str, more: Value) -> (u16, Value) {
-    let mut body = json!({"job_id": id, "error": {"code": "e", "message": "m"}});
-    body.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    post(backend, "/workers/nack", body).await
+    let body = json!({"job_id": id, "error": {"code": "e", "message": "m"}});
+    tell(backend, "nack", body, more).await
 }
 
 async fn beat(backend: &Backend, worker: &str, more: Value) -> (u16, Value) {
-    let mut body = json!({"worker_id": worker});
-    body.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    post(backend, "/workers/heartbeat", body).await
+    tell(backend, "heartbeat", json!({"worker_id": worker}), more).await
 }
 
 async fn state(backend: &Backend, id: &str) -> String {
@@ -185,20 +189,14 @@ async fn only_the_claimer_may_settle_or_extend() {
     let backend = Backend::new(Lax::spec(), 1);
     let id = put(&backend, json!({})).await;
     take(&backend).await;
-    let other = json!({"job_id": id, "worker_id": "x"});
-    assert_eq!(post(&backend, "/workers/ack", other.clone()).await.0, 409);
+    assert_eq!(ack(&backend, &id, json!({"worker_id": "x"})).await.0, 409);
     assert_eq!(nack(&backend, &id, json!({"worker_id": "x"})).await.0, 409);
     assert_eq!(
         beat(&backend, "x", json!({"active_jobs": [id]})).await.0,
         409
     );
     assert_eq!(state(&backend, &id).await, "active");
-    assert_eq!(
-        post(&backend, "/workers/ack", json!({"job_id": id}))
-            .await
-            .0,
-        200
-    );
+    assert_eq!(ack(&backend, &id, json!({})).await.0, 200);
     assert_eq!(
         kinds(&backend),
         [EventKind::Stored, EventKind::Claimed, EventKind::Acked]
@@ -212,16 +210,7 @@ async fn only_the_claimer_may_settle_or_extend() {
     );
     let id = put(&lax, json!({})).await;
     take(&lax).await;
-    assert_eq!(
-        post(
-            &lax,
-            "/workers/ack",
-            json!({"job_id": id, "worker_id": "x"})
-        )
-        .await
-        .0,
-        200
-    );
+    assert_eq!(ack(&lax, &id, json!({"worker_id": "x"})).await.0, 200);
 }
 
 #[tokio::test(start_paused = true)]
@@ -415,7 +404,7 @@ async fn names_of_queues_are_listed_for_ever_and_without_counts() {
     let backend = Backend::new(Lax::redis(), 1);
     let id = put(&backend, json!({})).await;
     take(&backend).await;
-    post(&backend, "/workers/ack", json!({"job_id": id})).await;
+    ack(&backend, &id, json!({})).await;
     wait(3_600_000).await;
     let (_, listed) = call(&backend, "GET", "/queues", "").await;
     let queue = &listed["queues"][0];
@@ -473,7 +462,7 @@ async fn postgres_answers_500_to_wrong_states_and_shuffles() {
     assert_eq!(sorted, [1, 2, 3, 4, 5, 6, 7], "the highest were taken");
     assert!(!got.is_sorted_by(|a, b| a > b), "{got:?}");
     let left = put(&backend, json!({})).await;
-    let (status, reply) = post(&backend, "/workers/ack", json!({"job_id": left})).await;
+    let (status, reply) = ack(&backend, &left, json!({})).await;
     assert_eq!(
         (status, &reply["error"]["code"]),
         (500, &json!("internal_error"))

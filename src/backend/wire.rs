@@ -79,9 +79,8 @@ impl Members {
             .map_err(|_| ErrorReply::new(400, lax.bad_json, "Invalid JSON in request body."))?;
         let members: Members = serde_json::from_str(value.get())
             .map_err(|_| ErrorReply::invalid("The body must be a JSON object."))?;
-        let folds_case = lax.folds_case;
         Ok(Members {
-            folds_case,
+            folds_case: lax.folds_case,
             ..members
         })
     }
