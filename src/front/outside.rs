@@ -51,12 +51,11 @@ pub(super) async fn show_job(proxy: &Proxy, parts: Box<Parts>) -> Response<Body>
         await_claim_of(&proxy.sidecar, &reply.body).await;
     }
     let scope = proxy.sidecar.scopes.of(&parts.headers);
-    let shown = match held_elsewhere(proxy, scope, &reply).await {
-        None if reply.status == StatusCode::OK => relabelled(proxy, &reply.body),
-        shown => shown,
-    };
-    if let Some(shown) = shown {
-        reply.body = shown.into();
+    if reply.status == StatusCode::OK {
+        let elsewhere = held_elsewhere(proxy, scope, &reply.body).await;
+        if let Some(shown) = elsewhere.or_else(|| relabelled(proxy, &reply.body)) {
+            reply.body = shown.into();
+        }
     }
     respond::theirs(reply)
 }
@@ -501,17 +500,14 @@ fn shift(object: Json<'_>, moved: Tally, more: ToldNumbers, splice: &mut Splice)
 }
 
 /// One job, which the backend shows as active, as what it is if a sibling holds it; `None`: none does.
-async fn held_elsewhere(proxy: &Proxy, scope: u64, reply: &Reply) -> Option<Vec<u8>> {
-    if reply.status != StatusCode::OK {
-        return None;
-    }
-    let job = one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?;
+async fn held_elsewhere(proxy: &Proxy, scope: u64, reply: &[u8]) -> Option<Vec<u8>> {
+    let job = one_job(Json::parse(reply, REPLY_DEPTH).ok()?)?;
     let claimed = adopt::held_by_sibling(&proxy.sidecar, scope, job).await?;
-    let job = one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?;
+    let job = one_job(Json::parse(reply, REPLY_DEPTH).ok()?)?;
     let mut splice = Splice::new();
     mirror::hide(job, &mut splice);
     relabel(proxy, job, claimed.attempt, None, &mut splice);
-    Some(splice.apply(&reply.body))
+    Some(splice.apply(reply))
 }
 
 /// The job of a reply that shows one; `None`: it shows many, or none.
