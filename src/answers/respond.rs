@@ -161,12 +161,6 @@ impl Fault {
         Fault::new("internal_error", message)
     }
 
-    /// 500 in place of 502 to 504: the job may be stored, and SDKs replay a POST on those.
-    pub fn in_doubt(cause: &UpstreamError) -> Fault {
-        let message = format!("the job may or may not be stored: {cause}");
-        Fault::new("in_doubt", message)
-    }
-
     /// 503: more requests at once than may be.
     pub fn overloaded() -> Fault {
         let message = "ojs-throttle has too many requests in progress";
@@ -179,10 +173,14 @@ impl Fault {
         Fault::new("draining", message).later(Duration::from_secs(1))
     }
 
-    /// The backend did not answer a request that may have made it store a job.
+    /// The backend did not answer a request that may have made it store a job. Where it may be stored: 500 in place of 502
+    /// to 504, on which SDKs replay a POST.
     pub fn storing(error: &UpstreamError) -> Fault {
         match error.in_doubt() {
-            true => Fault::in_doubt(error),
+            true => Fault::new(
+                "in_doubt",
+                format!("the job may or may not be stored: {error}"),
+            ),
             false => Fault::backend(error),
         }
     }

@@ -49,13 +49,12 @@ pub(super) async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAdd
     let found = found
         .map_err(|_| late("is not looked up any more"))?
         .clone();
-    match found.unwrap_or_else(|| Ok(Vec::new())) {
-        Ok(addresses) => Ok(addresses
-            .into_iter()
-            .map(|address| SocketAddr::new(address, port))
-            .collect()),
-        Err((kind, why)) => Err(io::Error::new(kind, why)),
-    }
+    let found = found.unwrap_or_else(|| Ok(Vec::new()));
+    let addresses = found.map_err(|(kind, why)| io::Error::new(kind, why))?;
+    let addresses = addresses.into_iter();
+    Ok(addresses
+        .map(|address| SocketAddr::new(address, port))
+        .collect())
 }
 
 /// The running or kept look-up of a name, or a new one.

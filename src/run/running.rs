@@ -125,8 +125,9 @@ impl Running {
         let reload = Reload::new(Arc::clone(&sidecar), env.reset);
         let egress = bind_egress(&env, &settings, &sidecar, &name).await?;
         let listeners = egress.iter().map(|(of, _)| of).chain(&data).chain([&admin]);
+        let ports = listeners.filter_map(|of| Some(of.local_addr().ok()?.port()));
         // Nobody else sets them.
-        let _first = sidecar.calling.own_ports.set(ports(listeners));
+        let _first = sidecar.calling.own_ports.set(ports.collect());
         Ok(Running {
             env,
             egress,
@@ -304,11 +305,6 @@ impl Running {
         close(tasks, &self.serving, &proxy.sidecar, &stop).await;
         ended
     }
-}
-
-fn ports<'l>(of: impl Iterator<Item = &'l Listener>) -> Vec<u16> {
-    of.filter_map(|of| Some(of.local_addr().ok()?.port()))
-        .collect()
 }
 
 /// Waits until nothing is left to do, for [`CLOSING`] at most.
