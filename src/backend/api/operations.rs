@@ -11,7 +11,7 @@ use crate::job::{Phase, ShownJob, StoredJob};
 use crate::lax::Extended;
 use crate::retry::JobError;
 use crate::state::BackendState;
-use crate::state::claims::{BeatOutcome, FetchRequest};
+use crate::state::claims::FetchRequest;
 use crate::wire::{ErrorReply, Members, Raw};
 
 /// The most jobs that one FETCH claims.
@@ -191,10 +191,7 @@ pub(super) fn heartbeat(state: &mut BackendState, body: &[u8], now: Instant) -> 
     let mut named: Vec<String> = members.read("active_jobs")?.unwrap_or_default();
     named.extend(members.read::<String>("job_id")?);
     let visibility = members.millis("visibility_timeout_ms")?;
-    let BeatOutcome {
-        extended,
-        directive,
-    } = state.beat(&worker, named, visibility, now)?;
+    let (extended, directive) = state.beat(&worker, named, visibility, now)?;
     let directive = directive.unwrap_or_else(|| "continue".into());
     let running = if directive == "continue" {
         "running"

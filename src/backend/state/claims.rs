@@ -23,13 +23,6 @@ pub(crate) struct FetchRequest {
     pub visibility: Option<Duration>,
 }
 
-/// The result of a heartbeat.
-#[derive(Debug, Default)]
-pub(crate) struct BeatOutcome {
-    pub extended: Vec<String>,
-    pub directive: Option<String>,
-}
-
 impl BackendState {
     /// Claims up to `count` jobs: queues left to right, then priority, then order of arrival.
     pub(crate) fn fetch(&mut self, fetch: &FetchRequest, now: Instant) -> Vec<u64> {
@@ -322,18 +315,18 @@ impl BackendState {
         }
     }
 
-    /// Heartbeat. It is refused if another worker has claimed all the jobs it could extend.
+    /// Heartbeat: the jobs that it extended, and the directive of the first that has one. It is refused if another worker
+    /// has claimed all the jobs it could extend.
     pub(crate) fn beat(
         &mut self,
         worker: &str,
         named: Vec<String>,
         visibility: Option<Duration>,
         now: Instant,
-    ) -> Result<BeatOutcome, ErrorReply> {
+    ) -> Result<(Vec<String>, Option<String>), ErrorReply> {
         self.seen.insert(worker.into(), now);
         let visibility = visibility.unwrap_or(self.lax.visibility);
-        let mut beat = BeatOutcome::default();
-        let mut foreign = false;
+        let (mut extended, mut directive, mut foreign) = (Vec::new(), None, false);
         for id in &named {
             let Some((number, job)) = self
                 .find(id)
@@ -346,17 +339,17 @@ impl BackendState {
                 foreign = true;
                 continue;
             }
-            let directive = self.extend(number, visibility, now);
-            beat.directive = beat.directive.or(directive);
-            beat.extended.push(id.clone());
+            let own = self.extend(number, visibility, now);
+            directive = directive.or(own);
+            extended.push(id.clone());
         }
-        if foreign && beat.extended.is_empty() {
+        if foreign && extended.is_empty() {
             return Err(not_yours("extend"));
         }
         if self.lax.extended == Extended::Echo {
-            beat.extended = named;
+            extended = named;
         }
-        Ok(beat)
+        Ok((extended, directive))
     }
 
     /// Extends a claim by a heartbeat. Returns the job's directive for its worker.
