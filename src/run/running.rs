@@ -84,7 +84,6 @@ impl Running {
     pub async fn start(settings: Settings, env: Env) -> anyhow::Result<Running> {
         let target = target(&settings.upstream)?;
         let server = &settings.server;
-        let patience = server.drain_timeout;
         let data = match settings.calls_only() {
             true => None,
             false => {
@@ -95,7 +94,7 @@ impl Running {
             &env.net,
             "server.admin_listen",
             server.admin_listen,
-            patience,
+            server.drain_timeout,
         )
         .await?;
         let metrics = Metrics::new(settings.metrics.top_keys);
@@ -293,11 +292,6 @@ impl Running {
         drain(&proxy, &self.reload.settings().server, &stop).await;
         proxy.sidecar.close_calls();
         say_what_is_left(&proxy.sidecar, given_back).await;
-        let store = &proxy.sidecar.store;
-        let set = store.overrides().len();
-        if set > 0 && !store.is_shared() {
-            tracing::warn!(id = %"overrides_end", overrides = set, "limits and pauses that were set by hand end with this process: the store is memory");
-        }
         sweeping.cancel();
         proxy.sidecar.events.close();
         self.closing.cancel();
@@ -500,7 +494,7 @@ async fn say_ready(sidecar: Arc<Sidecar>, stop: CancellationToken) {
     tracing::info!("ready");
 }
 
-/// Logs what became of the held jobs. `before` had been given back when the drain began.
+/// Logs what this process leaves: held jobs, what is out, and what was set by hand. `before` had been given back when the drain began.
 async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
     let (given_back, left) = (
         give_back::given_back(sidecar) - before,
@@ -527,6 +521,10 @@ async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
             calls = (calls > 0).then_some(calls),
             "jobs or calls are still out: workers cannot end these jobs through here any more, and these calls are cut off"
         );
+    }
+    let set = sidecar.store.overrides().len();
+    if set > 0 && !sidecar.store.is_shared() {
+        tracing::warn!(id = %"overrides_end", overrides = set, "limits and pauses that were set by hand end with this process: the store is memory");
     }
 }
 

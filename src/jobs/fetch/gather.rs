@@ -289,10 +289,12 @@ impl Fetch {
         let held = || sidecar.hold.of_subqueues(lane, sidecar.store.now());
         let most = sidecar.most_held();
         let is_outranked = best.is_some_and(|best| subqueues.outranks(lane, best, held, most));
-        if has_base && !is_outranked && subqueues.take_base(lane) {
-            if let Some(claim) = self.claim_of_queue(section, lane, gate, jobs).await {
-                return Some(claim);
-            }
+        if has_base
+            && !is_outranked
+            && subqueues.take_base(lane)
+            && let Some(claim) = self.claim_of_queue(section, lane, gate, jobs).await
+        {
+            return Some(claim);
         }
         let mut asks = Asks::new();
         if waiting::runs(&self.proxy, lane).await {
