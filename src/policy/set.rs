@@ -21,7 +21,7 @@ use ojs_limit::{Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, e
 #[derive(Debug, Default)]
 pub struct PolicySet {
     pub(super) policies: Vec<Policy>,
-    /// Which of them a job has matched.
+    /// Which of them have limited a job.
     matched: Box<[AtomicBool]>,
     queues: Vec<QueueLimits>,
     accept: Accept,
@@ -55,16 +55,16 @@ impl PolicySet {
         }
     }
 
-    /// Notes which policies a real job matches.
+    /// Notes which policies limit a real job: one that skips it for what its key lacks does not.
     pub fn note_matched(&self, job: &JobView<'_>) {
         for (policy, matched) in self.policies.iter().zip(&self.matched) {
-            if policy.matching.matches(job) {
+            if policy.matching.matches(job) && policy.limited(job).is_some() {
                 matched.store(true, Ordering::Relaxed);
             }
         }
     }
 
-    /// The policies that no job has matched since they were compiled.
+    /// The policies that have limited no job since they were compiled.
     pub fn unmatched(&self) -> impl Iterator<Item = &Policy> {
         let each = self.policies.iter().zip(&self.matched);
         let unmatched = each.filter(|(_, matched)| !matched.load(Ordering::Relaxed));

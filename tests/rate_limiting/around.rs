@@ -222,6 +222,27 @@ async fn a_queue_that_is_misspelt_is_told_with_the_one_that_is_meant() {
     }
 }
 
+/// Its jobs match, and lack what its key is made from.
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_skips_all_its_jobs_is_told() {
+    let (stage, _logged) = Stage::of(Lax::redis()).await;
+    let skips = "key = \"two:{meta.tenat}\"\nkey_missing = \"skip\"\nconcurrency";
+    let config = TWO.replace("concurrency", skips);
+    let sidecar = stage.sidecar(1, memory(), &config).await;
+    let client = sidecar.client();
+    work_for(5, "billing", &[(&client, "w")]).await;
+    sleep(Duration::from_secs(3_700)).await;
+    assert_eq!(stage.warned("policies_unmatched"), 1);
+    let (meta, options) = (json!({"tenat": "a"}), json!({"queue": "billing"}));
+    let job = json!({"type": "t", "args": [], "meta": meta, "options": options});
+    client.enqueue(job).await;
+    assert_eq!(fetched(&client, "billing", "w").await.len(), 1);
+    sleep(Duration::from_secs(60)).await;
+    let admin = sidecar.admin();
+    let unmatched = admin.metric("ojs_throttle_unmatched_policies").await;
+    assert_eq!(unmatched, Some(0.0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_queue_beyond_its_bound_speaks_of_producers_that_go_around() {
     let (stage, _logged) = Stage::of(Lax::redis()).await;

@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_secs(20);
 const SELDOM: u32 = 100;
 /// How often the log has the same again.
 const WARN_EVERY: Duration = Duration::from_secs(600);
-/// A policy that has matched no job for so long is told of.
+/// A policy that has limited no job for so long is told of.
 const UNMATCHED_FOR: Duration = Duration::from_secs(3_600);
 /// Of so many jobs the store is asked in one look.
 const AT_ONCE: usize = 64;
@@ -181,7 +181,7 @@ async fn is_around(sidecar: &Sidecar, listing: &Listing<'_>, one: &Claimed) -> b
 struct UnusedEntries {
     edition: u64,
     since: Instant,
-    /// Whether the log has the policies that no job matched.
+    /// Whether the log has the policies that limited no job.
     is_told: bool,
 }
 
@@ -217,8 +217,8 @@ impl UnusedEntries {
             tracing::warn!(
                 id = %"policies_unmatched",
                 policies = ?unmatched,
-                "no job has matched these policies for an hour, so they limit nothing: look at their match, and \
-                 whether workers ask the sidecar"
+                "no job has come under these policies for an hour, so they limit nothing: look at their match and \
+                 key, and whether workers ask the sidecar"
             );
         }
     }

@@ -229,7 +229,7 @@ series! {
     /// Workers that get jobs of limited queues from the backend itself: no limit holds for those jobs. Looked for every
     /// 20 s in the backend's list of active jobs; a queue counts of which they had jobs for a minute.
     gauge "ojs_throttle_workers_around" [] from 0 of jobs;
-    /// Policies that no job has matched for an hour, and that limit nothing.
+    /// Policies under which no job has come for an hour, and that limit nothing.
     gauge "ojs_throttle_unmatched_policies" [] from 0 of jobs;
     /// Start times that the store granted ahead (sync = "reserved").
     counter "ojs_throttle_reserved_turns_total" [] from 0 of jobs;
