@@ -38,6 +38,8 @@ pub(crate) struct Fetching {
     is_told: AtomicBool,
     /// That FETCH replies cannot be read, which is said seldom.
     pub(crate) unreadable: Seldom,
+    /// That jobs do not say their cost, which is said seldom.
+    pub(crate) untold: Seldom,
     /// Ids of claims that brought nothing, to be used again: some backends keep each for ever.
     pub(crate) spare_ids: Mutex<Vec<Arc<str>>>,
     /// The number of the last claim.

@@ -19,6 +19,8 @@ pub(crate) struct Settle {
     pub(crate) not_shut: KeyLines,
     /// Tells of nacks whose time cannot be read.
     pub(crate) unread: Seldom,
+    /// Tells of ACKs that do not say what their jobs used.
+    pub(crate) untold: Seldom,
     /// How long the last jobs ran.
     pub(crate) runs: RunTimes,
     /// Held jobs that go out nowhere, because a call that may end them is under way.

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use http::request::Parts;
 
 use super::Sidecar;
+use crate::answers::load::Seldom;
 use crate::hold::{Episode, Held};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Refusal, Space, Strategy};
@@ -164,6 +165,20 @@ pub(crate) fn unpaid(sidecar: &Sidecar, budget: &str, call: &Parts) {
             budget,
             call = %format_args!("{} {}", call.method, cut(call.uri.path())),
             "a call pays nothing to a budget: `only` is not set, and this is not known to ask a model"
+        );
+    }
+}
+
+/// A job, or its ACK, says nothing usable at the path where a limit looks for its cost.
+pub(crate) fn cost_untold(told: &Seldom, job: &Claimed, by: &Limited, path: &str) {
+    if told.now() {
+        tracing::warn!(
+            id = %"cost_untold",
+            policy = &*by.policy,
+            path,
+            counts = by.cost.pays.get(),
+            job = &*cut(&job.job),
+            "a job or its ACK says no cost where the limit looks: what the limit has without it counts"
         );
     }
 }

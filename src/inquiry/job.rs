@@ -271,9 +271,12 @@ pub(crate) fn read_job(
         sidecar.fetching.brought.store(true, Ordering::Relaxed);
     }
     let limits = limits_of(&view, &own, live, &mut reading.known);
-    let mut capped = Vec::new();
+    let (mut capped, mut unsaid) = (Vec::new(), None);
     let limits = priced(limits, &view, job, |nth, unpaid| match unpaid {
-        Unpaid::Unsaid => sidecar.metrics.count(Counted::CostUnsaid),
+        Unpaid::Unsaid => {
+            sidecar.metrics.count(Counted::CostUnsaid);
+            unsaid = Some(nth);
+        }
         Unpaid::OverMax => capped.push(nth),
     });
     let wished = brings.then(|| mirror::visibility(job)).flatten();
@@ -292,6 +295,11 @@ pub(crate) fn read_job(
     });
     let capped = capped.iter().filter_map(|nth| claimed.limited.get(*nth));
     capped.for_each(|one| tell::capped(sidecar, &claimed, one, Counted::CostOverMax));
+    if let Some(one) = unsaid.and_then(|nth| claimed.limited.get(nth))
+        && let Some(from) = one.cost.rule.as_ref().and_then(|rule| rule.from.as_deref())
+    {
+        tell::cost_untold(&sidecar.fetching.untold, &claimed, one, from);
+    }
     let body = shown_to_workers(sidecar, job, subqueue, reading);
     let proof = match origin.visibility.is_some() || wished.is_some() {
         true => Proof::new(origin.sent, visibility),

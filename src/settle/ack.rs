@@ -248,7 +248,7 @@ async fn release_job(proxy: &Proxy, settling: &Settling<'_>) {
         return;
     }
     let end = match settling.found.claimed() {
-        Some(claimed) => super::cost::end(claimed, &settling.call.body),
+        Some(claimed) => super::cost::end(sidecar, claimed, &settling.call.body),
         None => End::of(Arc::clone(job), None),
     };
     if let Some(ended) = sidecar.end_by(&end).await {

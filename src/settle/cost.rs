@@ -9,12 +9,22 @@ use crate::told::metrics::Counted;
 use crate::wire::ojs::REPLY_DEPTH;
 
 /// The end of the job of this claim, with what its ACK says that it used.
-pub(super) fn end(claimed: &Claimed, ack: &[u8]) -> End {
+pub(super) fn end(sidecar: &Sidecar, claimed: &Claimed, ack: &[u8]) -> End {
     // Most settle nothing, and a result may be long.
     let mut read = None;
     End::settled(claimed, |path| {
         let ack = *read.get_or_insert_with(|| Json::parse(ack, REPLY_DEPTH).ok());
-        price::used(ack?, path)
+        let used = ack.and_then(|ack| price::used(ack, path));
+        let settles = |one: &&Limited| {
+            let rule = one.cost.rule.as_ref();
+            rule.is_some_and(|rule| rule.settle.as_deref() == Some(path))
+        };
+        if used.is_none()
+            && let Some(one) = claimed.limited.iter().find(settles)
+        {
+            tell::cost_untold(&sidecar.settle.untold, claimed, one, path);
+        }
+        used
     })
 }
 

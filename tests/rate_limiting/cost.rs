@@ -1,6 +1,7 @@
 //! What a start pays, by what its job says, and what its ACK says of it afterwards. Both come from strangers.
 
 use super::prelude::*;
+use crate::harness::lines::Lines;
 use crate::sdks::sdk;
 
 const FROM: &str = "
@@ -94,6 +95,38 @@ async fn a_start_pays_what_its_job_says_or_the_default() {
     for (policy, cost) in [("meta", paid), ("queue", 3 * starts)] {
         let charged = format!("ojs_throttle_cost_charged_total{{policy=\"{policy}\"}}");
         assert_eq!(rig.metric(&charged).await, Some(cost as f64), "{policy}");
+    }
+}
+
+/// A path that leads nowhere is not silent.
+#[tokio::test(start_paused = true)]
+async fn a_cost_that_is_not_said_is_told() {
+    let (lines, _logged) = Lines::listen();
+    let told = |path: &str| {
+        let lines = lines.with("id=cost_untold").into_iter();
+        lines.filter(|line| line.contains(path)).count()
+    };
+    let said =
+        r#"{"type":"t","args":[0,{"n":2}],"meta":{"use":{"tokens":5}},"options":{"queue":"q"}}"#;
+    let rig = Rig::with(FROM).await;
+    for (job, times) in [(said, 0), (said, 0), (&*said.replace("tokens", "token"), 1)] {
+        rig.enqueue(job, 1).await;
+        assert_eq!(rig.client.fetch("q", 1).await.len(), 1, "{job}");
+        assert_eq!(
+            told("policy=\"meta\" path=\"meta.use.tokens\" counts=7"),
+            times
+        );
+    }
+    let rig = Rig::with(SETTLED).await;
+    let found = "policy=\"tokens\" path=\"result.usage.total_tokens\" counts=100";
+    for (result, times) in [
+        (r#"{"usage":{"total_tokens":30}}"#, 0),
+        ("{}", 1),
+        ("{}", 1),
+    ] {
+        let ack = sdk::ack(&started(&rig).await, Some(result));
+        let reply = rig.client.post("/ojs/v1/workers/ack", ack).await;
+        assert_eq!((reply.status, told(found)), (200, times), "{result}");
     }
 }
 
