@@ -82,7 +82,18 @@ pub(crate) async fn enqueue(
             &policies,
             splits.then_some(&mut routed),
         ) {
-            Ok((body, brought)) => (body, if are_jobs { brought } else { Vec::new() }),
+            Ok((body, brought)) if are_jobs => (body, brought),
+            Ok((body, brought)) => {
+                if brought.iter().any(Option::is_some) && sidecar.admit.templates.now() {
+                    tracing::warn!(
+                        id = %"template_limits",
+                        path = parts.uri.path(),
+                        "a template brings a rate_limit, which no known backend gives to the jobs of a cron or a \
+                         workflow: nothing limits them by it; limit them by queue or type"
+                    );
+                }
+                (body, Vec::new())
+            }
             Err(error) => {
                 sidecar.metrics.count(Counted::PolicyRefused);
                 return refuse(&parts, Fault::field(&error.field, &error.message));

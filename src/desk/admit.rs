@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::backend_stats::BackendStats;
 use super::discarded::Discarded;
 use super::unbounded::Unbounded;
+use crate::answers::load::Seldom;
 use crate::bounds::Pressure;
 
 /// The most looks that are on their way at once: each has a connection.
@@ -29,6 +30,8 @@ pub(crate) struct Admit {
     pub(crate) unbounded: Unbounded,
     /// Jobs for which there was no room.
     pub(crate) discarded: Discarded,
+    /// Tells of templates that bring limits.
+    pub(crate) templates: Seldom,
     /// Looks at queues that may be on their way.
     pub(crate) looks: Semaphore,
     /// What siblings were told of how many jobs are held here, by queue, and when. Locked while the store is told, so
@@ -45,6 +48,7 @@ impl Admit {
             stats: BackendStats::default(),
             unbounded: Unbounded::default(),
             discarded: Discarded::default(),
+            templates: Seldom::default(),
             looks: Semaphore::new(LOOKS_AT_ONCE),
             told_holds: tokio::sync::Mutex::default(),
             refusals: AtomicU64::new(0),

@@ -3,6 +3,7 @@
 
 use super::prelude::*;
 use super::upstream::{answering, storing};
+use crate::harness::lines::Lines;
 
 const POLICY: &str = r#"{"key":"k","concurrency":1}"#;
 
@@ -104,6 +105,25 @@ async fn a_template_s_policy_is_mirrored_and_nothing_else_changes() {
         "a template is no job that waits"
     );
     sidecar.stop().await;
+}
+
+/// It is accepted, and limits nothing: somebody is told.
+#[tokio::test(start_paused = true)]
+async fn a_limit_in_a_template_is_told_to_be_in_vain() {
+    let (lines, _logged) = Lines::listen();
+    for (config, times) in [("", 1), ("[job_policies]\naccept = \"ignore\"\n", 0)] {
+        let (_backend, sidecar, client) = storing(config).await;
+        let told = lines.with("id=template_limits").len();
+        let plain = r#"{"name":"n","cron":"* * * * *","job_template":{"type":"t","args":[]}}"#;
+        assert_eq!(client.post("/ojs/v1/cron", plain).await.status, 201);
+        assert_eq!(lines.with("id=template_limits").len(), told);
+        for (path, body, _) in bodies(POLICY) {
+            assert_eq!(client.post(path, body).await.status, 201);
+        }
+        let more = lines.with("id=template_limits").len() - told;
+        assert_eq!(more, times, "{config}");
+        sidecar.stop().await;
+    }
 }
 
 /// Whatever shape a backend shows templates in; what only looks like a mirror in a job's own data stays.
