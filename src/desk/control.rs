@@ -26,6 +26,8 @@ pub(crate) struct Control {
     pub(super) unbound: Mutex<BTreeSet<Key>>,
     /// Whether it is to be said that the store has too many subqueues.
     pub(super) subqueues_full: Seldom,
+    /// Tells of tenants that only an untrusted header names.
+    pub(super) tenant_untrusted: Seldom,
 }
 
 impl Control {
@@ -38,6 +40,7 @@ impl Control {
             setting: tokio::sync::Mutex::default(),
             unbound: Mutex::default(),
             subqueues_full: Seldom::default(),
+            tenant_untrusted: Seldom::default(),
         }
     }
 }

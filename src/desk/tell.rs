@@ -169,6 +169,18 @@ pub(crate) fn unpaid(sidecar: &Sidecar, budget: &str, call: &Parts) {
     }
 }
 
+/// Only the header of a request, which is not trusted, says whose a job is that is limited or bounded by tenant.
+pub(crate) fn tenant_untrusted(sidecar: &Sidecar, tenant: &str) {
+    if sidecar.control.tenant_untrusted.now() {
+        tracing::warn!(
+            id = %"tenant_untrusted",
+            tenant = &*cut(tenant),
+            "X-OJS-Tenant is not trusted, and nothing else says whose a job is: by tenant it is limited or bounded \
+             with all that are nobody's"
+        );
+    }
+}
+
 /// A job, or its ACK, says nothing usable at the path where a limit looks for its cost.
 pub(crate) fn cost_untold(told: &Seldom, job: &Claimed, by: &Limited, path: &str) {
     if told.now() {

@@ -267,6 +267,12 @@ pub(crate) fn read_job(
         meta,
         tenant: live.trusted(origin.tenant),
     };
+    if let Some(tenant) = origin.tenant
+        && view.tenant.is_none()
+        && live.policies.lacks_tenant(&view)
+    {
+        tell::tenant_untrusted(sidecar, tenant);
+    }
     if !own.is_empty() && live.policies.accept() != Accept::Ignore {
         sidecar.fetching.brought.store(true, Ordering::Relaxed);
     }

@@ -7,6 +7,7 @@ use http::header;
 
 use super::prelude::*;
 use super::upstream::answering;
+use crate::harness::lines::Lines;
 use crate::sidecar::answering::answering_by;
 
 async fn send(client: &Client, path: &str, login: &str, body: serde_json::Value) -> Reply {
@@ -180,6 +181,35 @@ async fn a_tenant_of_any_letters_is_the_one_that_is_named() {
     assert_eq!(active("crm:cafx_C3x_A9").await, Some(Some(1)));
     assert_ne!(active("crm:victim").await, Some(Some(1)));
     pair.stop().await;
+}
+
+/// It is told where it matters: a limit or a bound goes by tenant, and the job itself does not say whose it is.
+#[tokio::test(start_paused = true)]
+async fn a_header_that_alone_names_the_tenant_and_is_not_trusted_is_told() {
+    let (lines, _logged) = Lines::listen();
+    let entries = [
+        "[[policy]]\nname = \"crm\"\nkey = \"crm:{tenant}\"\nconcurrency = 9\n",
+        "[[tenant]]\nid = \"acme*\"\nlimits = { max_queue_depth = 9 }\n",
+        "[[queue]]\nname = \"q\"\nconcurrency = 9\nmax_depth = 9\n",
+    ];
+    for (entry, told) in entries.into_iter().zip([1, 2, 2]) {
+        let (pair, client) = simulated(Lax::spec(), entry).await;
+        let header = [("x-ojs-tenant", "acme")];
+        let before = lines.with("id=tenant_untrusted").len();
+        for (meta, expected) in [(json!({"tenant_id": "acme"}), before), (json!({}), told)] {
+            let options = json!({"queue": "q"});
+            let job = json!({"type": "t", "args": [], "meta": meta, "options": options});
+            let (to, job) = ("/ojs/v1/jobs", job.to_string());
+            let stored = client.send(Method::POST, to, &header, job).await;
+            assert_eq!(stored.status, 201, "{}", stored.text());
+            let asks = json!({"queues": ["q"], "count": 1, "worker_id": "w"}).to_string();
+            let to = "/ojs/v1/workers/fetch";
+            let fetched = client.send(Method::POST, to, &header, asks).await;
+            assert_eq!(ids(fetched.json()["jobs"].as_array().unwrap()).len(), 1);
+            assert_eq!(lines.with("id=tenant_untrusted").len(), expected, "{entry}");
+        }
+        pair.stop().await;
+    }
 }
 
 /// Where the header is not trusted it names nobody: whose a job is, its own meta says.

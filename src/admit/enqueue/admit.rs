@@ -19,7 +19,7 @@ use crate::bounds::{
     OverflowStrategy, PlaceInLine, TakenPlaces, Want,
 };
 use crate::desk::admit::LOOKS_AT_ONCE;
-use crate::desk::{Proxy, Sidecar, edges};
+use crate::desk::{Proxy, Sidecar, edges, tell};
 use crate::inquiry::passing;
 use crate::limit::Key;
 use crate::policy::template::key_of;
@@ -162,8 +162,8 @@ fn where_tenant_is(sidecar: &Sidecar, full: &Full) -> Vec<Awaited> {
 
 /// The places that the jobs of an enqueue want in bounded queues, by name.
 fn wants(sidecar: &Sidecar, parts: &Parts, jobs: &[SentJob<'_>]) -> Result<Vec<Want>, Fault> {
-    let tenant = crate::inquiry::job::tenant(&parts.headers);
-    let tenant = sidecar.live().trusted(tenant);
+    let said = crate::inquiry::job::tenant(&parts.headers);
+    let tenant = sidecar.live().trusted(said);
     let mut wants: BTreeMap<Arc<str>, Want> = BTreeMap::new();
     for job in jobs {
         // It is remembered.
@@ -186,6 +186,18 @@ fn wants(sidecar: &Sidecar, parts: &Parts, jobs: &[SentJob<'_>]) -> Result<Vec<W
         }
         add(job, &mut want, tenant);
         wants.insert(Arc::clone(&want.queue), want);
+    }
+    let by_tenant = |want: &Want| {
+        let keys = want.bounds.per_key.as_ref();
+        want.bounds.tenants || keys.is_some_and(|keys| keys.by.sees_tenants())
+    };
+    let is_nobodys = |job: &SentJob<'_>| job.view("", None).tenant_id().is_none();
+    if let Some(said) = said
+        && tenant.is_none()
+        && wants.values().any(by_tenant)
+        && jobs.iter().any(is_nobodys)
+    {
+        tell::tenant_untrusted(sidecar, said);
     }
     Ok(wants.into_values().collect())
 }
