@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use super::entry;
 use super::prelude::*;
 use crate::harness::fleet::Fleet;
+use crate::harness::lines::Lines;
 use crate::sidecar::BEGIN;
 use crate::sidecar::simulated::{Start, backend};
 
@@ -141,6 +142,30 @@ async fn jobs_whose_calls_count_do_not_wait_for_themselves() {
     assert!(begun.elapsed() < millis(1_000), "{:?}", begun.elapsed());
     for job in &jobs {
         client.ack(id(job)).await;
+    }
+}
+
+/// The workers' calls go past us: nothing is limited, and that is told once.
+#[tokio::test(start_paused = true)]
+async fn a_policy_of_which_jobs_run_and_no_call_comes_is_told() {
+    let (lines, _logged) = Lines::listen();
+    let warned = || lines.with("id=calls_unseen").len();
+    let policy = format!("{JOBS}concurrency = 2\ncounts = 'calls'\n");
+    for (jobs, calls, told) in [(20, 0, 1), (20, 1, 0), (19, 0, 0)] {
+        let before = warned();
+        let world = World::start(&policy, "key = 'vendor'", |_| Answer::ok()).await;
+        let client = world.pair.sidecar.client();
+        for nth in 0..jobs {
+            let job = json!({"type": "t", "args": [nth], "options": {"queue": "q"}});
+            client.enqueue(job).await;
+            let started = client.fetch("q", 1).await;
+            client.ack(id(&started[0])).await;
+        }
+        assert_eq!(world.statuses("/", calls).await, vec![200; calls]);
+        for (seconds, now) in [(500, 0), (200, told), (1_200, told)] {
+            sleep(Duration::from_secs(seconds)).await;
+            assert_eq!(warned(), before + now, "{jobs} jobs, {calls} calls");
+        }
     }
 }
 

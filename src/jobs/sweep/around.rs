@@ -14,8 +14,9 @@ use crate::desk::adoption::Listing;
 use crate::desk::causes::{self, Cause, quoted};
 use crate::desk::{Live, Proxy, Sidecar};
 use crate::inquiry::adopt::{LimitedBefore, list_running, never_limits};
-use crate::policy::{Pattern, nearest};
+use crate::policy::{Pattern, Policy, nearest};
 use crate::store::{Claimed, LedgerExt, NAMES, sidecar_of};
+use crate::told::metrics::StartKind;
 
 /// How often the backend's list of running jobs is looked at.
 const EVERY: Duration = Duration::from_secs(20);
@@ -25,6 +26,9 @@ const SELDOM: u32 = 100;
 const WARN_EVERY: Duration = Duration::from_secs(600);
 /// A policy that has limited no job for so long is told of.
 const UNMATCHED_FOR: Duration = Duration::from_secs(3_600);
+/// A policy that counts calls is told of if so many of its jobs have started, and no call came for so long.
+const UNSEEN_JOBS: u64 = 20;
+const UNSEEN_FOR: Duration = Duration::from_secs(600);
 /// Of so many jobs the store is asked in one look.
 const AT_ONCE: usize = 64;
 /// So many queues or workers are named in a sentence.
@@ -183,6 +187,8 @@ struct UnusedEntries {
     since: Instant,
     /// Whether the log has the policies that limited no job.
     is_told: bool,
+    /// Whether it has those whose calls do not come.
+    has_unseen: bool,
 }
 
 impl UnusedEntries {
@@ -191,6 +197,7 @@ impl UnusedEntries {
             edition: sidecar.live().edition,
             since: Instant::now(),
             is_told: false,
+            has_unseen: false,
         }
     }
 
@@ -221,7 +228,36 @@ impl UnusedEntries {
                  key, and whether workers ask the sidecar"
             );
         }
+        let unseen = match self.since.elapsed() >= UNSEEN_FOR {
+            true => calls_unseen(sidecar, &live),
+            false => Vec::new(),
+        };
+        if !unseen.is_empty() && !std::mem::replace(&mut self.has_unseen, true) {
+            tracing::warn!(
+                id = %"calls_unseen",
+                policies = ?unseen,
+                "jobs of these policies start, and none of their calls comes, which alone count: give the SDKs in the \
+                 workers the address of the [[egress]]"
+            );
+        }
     }
+}
+
+/// The policies that count calls in place of jobs, of which jobs have started and no call has come.
+fn calls_unseen<'l>(sidecar: &Sidecar, live: &'l Live) -> Vec<&'l str> {
+    let starts = |kind, policy: &Arc<str>| sidecar.metrics.starts_of(kind, policy);
+    let is_unseen = |policy: &&Policy| {
+        let ways = live.settings.egress.iter();
+        let ways = ways.filter(|way| way.key.has_form_of(&policy.key));
+        // Calls count under the names of what limits them.
+        let mut names = ways.flat_map(|way| &way.limits).map(|(name, ..)| name);
+        starts(StartKind::Job, &policy.name) >= Some(UNSEEN_JOBS)
+            && !names.any(|name| starts(StartKind::Call, name).is_some())
+    };
+    let policies = live.policies.policies().iter();
+    let by_calls = policies.filter(|policy| policy.prices.by_calls);
+    let unseen = by_calls.filter(is_unseen);
+    unseen.map(|policy| &*policy.name).collect()
 }
 
 /// The names of the queues that the backend has; none where it does not tell all of them.

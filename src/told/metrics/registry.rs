@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hashbrown::hash_map::Entry;
@@ -135,6 +135,8 @@ impl StartKind {
 }
 
 struct PolicySeries {
+    /// As `starts`, which cannot be read.
+    ever: AtomicU64,
     starts: Counter,
     allowed: Counter,
     limited: Counter,
@@ -346,9 +348,17 @@ impl Metrics {
     fn starts(&self, kind: StartKind, run: Option<(&Arc<str>, u64)>) {
         if let Some((policy, starts)) = run {
             let series = self.policy(kind, policy);
+            series.ever.fetch_add(starts, Ordering::Relaxed);
             series.starts.increment(starts);
             series.allowed.increment(starts);
         }
+    }
+
+    /// How many have started under a policy; `None`: no start was granted or refused.
+    pub fn starts_of(&self, kind: StartKind, policy: &Arc<str>) -> Option<u64> {
+        let policies = self.0.policies.lock();
+        let series = policies.get(&(kind, Arc::clone(policy)))?;
+        Some(series.ever.load(Ordering::Relaxed))
     }
 
     /// Sets all jobs that are out to zero, because all usage was forgotten.
@@ -607,6 +617,7 @@ impl Metrics {
             counter(recorder, "ojs_throttle_decisions_total", labels)
         };
         let series = Arc::new(PolicySeries {
+            ever: AtomicU64::new(0),
             starts: counter(recorder, "ojs_throttle_starts_total", labels()),
             allowed: decided("allowed"),
             limited: decided("limited"),
