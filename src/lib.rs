@@ -155,7 +155,7 @@
 //! cli       -> config duration manual ship
 //! admin     -> answers config control desk server show tls told
 //! server    -> answers net tls wire
-//! front     -> admit answers config control desk hold inquiry jobs json limit settle show store subqueues tls told wire
+//! front     -> admit answers config control desk hold inquiry jobs json limit policy settle show store subqueues tls told wire
 //! control   -> admit answers bounds desk duration inquiry json limit policy show store subqueues wire
 //! show      -> answers bounds desk duration hold inquiry jobs json limit policy shadow store subqueues told wire
 //! jobs      -> admit answers bounds desk egress hold inquiry json limit lines log policy shadow store subqueues told wire

@@ -10,6 +10,7 @@ use crate::answers::respond::{self, Fault, refuse};
 use crate::desk::Proxy;
 use crate::inquiry::calls;
 use crate::json::{Json, Kind, Splice};
+use crate::policy::Accept;
 use crate::wire::ojs::REPLY_DEPTH;
 
 /// The extensions that the sidecar adds: what backends call the capability, and the end of its name.
@@ -22,9 +23,10 @@ const EXTENSIONS: [(&str, &str); 2] = [
 pub(crate) async fn manifest(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
     let call = calls::plain_call(proxy, &parts, Bytes::new());
     let mut answer = calls::call(proxy, "manifest", call).await;
+    let accept = proxy.sidecar.live().policies.accept();
     if let Ok(reply) = &mut answer
         && reply.status.is_success()
-        && let Some(manifest) = with_extensions(&reply.body)
+        && let Some(manifest) = with_extensions(&reply.body, accept)
     {
         reply.body = manifest.into();
     }
@@ -68,10 +70,12 @@ pub(crate) async fn health(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
     respond::theirs(reply)
 }
 
-/// A manifest that names the extensions; `None`: it is no JSON object.
-fn with_extensions(text: &[u8]) -> Option<Vec<u8>> {
+/// A manifest that names the extensions; `None`: it is no JSON object. Whoever ignores the limits that jobs bring may not
+/// declare the first (rate-limiting text, 12.1).
+fn with_extensions(text: &[u8], accept: Accept) -> Option<Vec<u8>> {
     let mut manifest = text.to_vec();
-    for (capability, name) in EXTENSIONS {
+    let undeclared = usize::from(accept == Accept::Ignore);
+    for (capability, name) in EXTENSIONS.into_iter().skip(undeclared) {
         manifest = with_extension(&manifest, capability, name)?;
     }
     Some(manifest)
@@ -137,7 +141,7 @@ mod tests {
     use super::*;
 
     fn manifest(text: &str) -> String {
-        String::from_utf8(with_extensions(text.as_bytes()).unwrap()).unwrap()
+        String::from_utf8(with_extensions(text.as_bytes(), Accept::Tighten).unwrap()).unwrap()
     }
 
     #[test]
@@ -168,8 +172,8 @@ mod tests {
                 r#"{{"capabilities":{{"rate_limiting":true,"backpressure":true}},"extensions":{{"official":[{both}]}}}}"#
             )
         );
-        assert_eq!(with_extensions(b"[]"), None);
-        assert_eq!(with_extensions(b"<html>"), None);
+        assert_eq!(with_extensions(b"[]", Accept::Tighten), None);
+        assert_eq!(with_extensions(b"<html>", Accept::Tighten), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::prelude::*;
 use super::upstream::answering;
+use crate::sidecar::settings;
 
 async fn name_keys(client: &Client, keys: &[&str]) {
     for key in keys {
@@ -121,6 +122,22 @@ async fn pages_are_cut_where_they_are_asked_to_be() {
             (400, &json!("invalid_request"), &json!(field)),
             "{query}"
         );
+    }
+    pair.stop().await;
+}
+
+/// 12.1: where the limits that jobs bring are ignored, nobody is told that they are enforced.
+#[tokio::test(start_paused = true)]
+async fn the_manifest_names_no_extension_that_is_ignored() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    for (rest, named) in [("[job_policies]\naccept = \"ignore\"\n", false), ("", true)] {
+        let next = settings(&pair.behind.base(), rest);
+        assert_eq!(pair.sidecar.reload.apply(next).word(), "applied");
+        let manifest = client.get("/ojs/manifest").await;
+        let text = manifest.text();
+        assert_eq!(manifest.json()["capabilities"]["rate_limiting"], named);
+        assert_eq!(text.contains("urn:ojs:ext:rate-limiting"), named, "{text}");
+        assert!(text.contains("urn:ojs:ext:backpressure"), "{text}");
     }
     pair.stop().await;
 }
