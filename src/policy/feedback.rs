@@ -87,6 +87,8 @@ impl Default for Feedback {
 pub struct Pause {
     /// No starts before this time.
     pub until: Timestamp,
+    /// The later time that was asked for; `None`: it is not cut.
+    pub asked: Option<Timestamp>,
     /// The signal: `rate_limit_until`, `retry_after`, `headers` or `codes`.
     pub reason: &'static str,
     /// Until when another refusal is one more in a row; `None`: they are not counted.
@@ -199,6 +201,7 @@ impl Feedback {
         let until = until.max(now.plus(least)).min(now.plus(self.max_pause));
         Some(Pause {
             until,
+            asked: told.filter(|told| *told > until),
             reason,
             counts_until: self.backoff.map(|backoff| until.plus(backoff.max)),
         })

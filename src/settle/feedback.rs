@@ -126,7 +126,8 @@ async fn shut(
         until: pause.until,
         at_least: true,
     };
-    let seconds = pause.until.since(now) as f64 / 1e6;
+    let seconds = |until: Timestamp| until.since(now) as f64 / 1e6;
+    let (seconds, asked_seconds) = (seconds(pause.until), pause.asked.map(seconds));
     let set = sidecar.store.set(change).await;
     if let Ok(true) = set {
         sidecar.metrics.shut(policy);
@@ -141,11 +142,11 @@ async fn shut(
         (Ok(false), _) => {}
         (Ok(true), None) => {
             if let Some(more) = sidecar.settle.shut.next(policy) {
-                tracing::info!(%key, %policy, seconds, reason = pause.reason, more, "the service behind this key limits us: no starts until then");
+                tracing::info!(%key, %policy, seconds, asked_seconds, reason = pause.reason, more, "the service behind this key limits us: no starts until then");
             }
         }
         (Ok(true), Some(_)) => {
-            tracing::debug!(%key, %policy, seconds, reason = pause.reason, "shut for longer");
+            tracing::debug!(%key, %policy, seconds, asked_seconds, reason = pause.reason, "shut for longer");
         }
     }
 }

@@ -263,6 +263,34 @@ fn times_of_vendors_in_every_unit() {
     }
 }
 
+/// 9.1: who asks for longer than `max_pause` does not get it, and must hear so.
+#[tokio::test(start_paused = true)]
+async fn a_time_that_is_cut_is_told_in_the_log() {
+    let (_guard, log) = crate::backpressure::depth::logged();
+    let rig = Rig::with("").await;
+    for (key, until) in [
+        ("cut", "2026-02-14T12:00:00Z"),
+        ("kept", "2026-02-13T12:10:00Z"),
+    ] {
+        let options = json!({"queue": key, "rate_limit": {"key": key, "concurrency": 9}});
+        let job = json!({"type": "t", "args": [], "options": options});
+        let job = rig.client.enqueue(job).await;
+        rig.client.fetch(key, 1).await;
+        let error =
+            json!({"type": "RateLimitExceeded", "message": "no", "rate_limit_until": until});
+        let nack = json!({"job_id": job, "worker_id": "w", "error": error}).to_string();
+        let reply = rig.client.post("/ojs/v1/workers/nack", nack).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    let told = log.with("the service behind this key limits us");
+    let [cut, kept] = &*told else {
+        panic!("{told:?}");
+    };
+    assert!(cut.contains(" seconds=900.0 asked_seconds=86"), "{cut}");
+    assert!(kept.contains(" seconds="), "{kept}");
+    assert!(!kept.contains("asked_seconds"), "{kept}");
+}
+
 /// The worker believes that it has shut its keys.
 #[tokio::test(start_paused = true)]
 async fn a_time_that_cannot_be_read_is_told_in_the_log() {
