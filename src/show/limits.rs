@@ -109,10 +109,15 @@ impl KeyFacts {
     /// 404 for a key that nothing has named.
     pub(crate) fn lacks(&self, key: &Key) -> Fault {
         let Some(template) = misnamed(&self.now.live, key) else {
-            return match self.now.live.settings.calls_only() {
+            let mut fault = match self.now.live.settings.calls_only() {
                 true => unknown_key_of_calls(key),
                 false => unknown_key(key.as_str()),
             };
+            if self.now.siblings > 0 {
+                fault.message +=
+                    "; a sibling may know it: each sidecar answers for what it has seen itself";
+            }
+            return fault;
         };
         let (message, hint) = policy_and_no_key(key, template);
         Fault::new("not_found", message).hinting(hint)

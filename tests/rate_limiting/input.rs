@@ -684,7 +684,9 @@ async fn slips_in_what_a_job_brings() {
 /// Whoever looks for a key of a policy before a worker has asked for its jobs is not told that there are none.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_only_enqueued_jobs_have() {
-    let rig = Rig::with("[[policy]]\nname = \"p\"\nkey = \"late:{type}\"\nconcurrency = 1\n").await;
+    let store = Arc::new(Faulty::new(Arc::new(MemoryStore::new(NOON))));
+    let config = "[[policy]]\nname = \"p\"\nkey = \"late:{type}\"\nconcurrency = 1\n";
+    let rig = Rig::over(store.clone(), config).await;
     rig.enqueue(r#"{"type":"x","args":[]}"#, 3).await;
     let reply = rig.client.get("/ojs/v1/rate-limits/late:x").await;
     assert_eq!(reply.status, 404);
@@ -697,6 +699,14 @@ async fn a_key_that_only_enqueued_jobs_have() {
         text.contains("once a worker has claimed a job with it"),
         "{text}"
     );
+    assert!(!text.contains("a sibling may know it"), "{text}");
     assert_eq!(rig.client.fetch("default", 1).await.len(), 1);
     assert_eq!(rig.inspect("late:x").await["key"], "late:x");
+    // Each sidecar answers for itself.
+    store.with_siblings(1);
+    sleep(Duration::from_secs(2)).await;
+    let other = rig.client.get("/ojs/v1/rate-limits/late:y").await;
+    assert_eq!(other.status, 404);
+    let text = other.text();
+    assert!(text.contains("a sibling may know it: each"), "{text}");
 }
