@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 use std::io::Write;
-use std::iter;
 use std::time::Duration;
 
 use http::Method;
 use serde_json::Value;
 
 use super::port::{AdminPort, AskError};
-use super::why::{bounds_over_http, list, plain, text};
+use super::why::{bounds_over_http, list, plain, set_by_hand, text};
 use crate::cli::{Sort, Top};
 use crate::duration;
 use crate::wire::ojs;
@@ -207,25 +206,6 @@ fn cause_lines(cause: &Value) -> Vec<String> {
     let lines = [("! ", "why"), ("  -> ", "do")];
     let lines = lines.map(|(mark, name)| Some(format!("{mark}{}", cause[name].as_str()?)));
     lines.into_iter().flatten().collect()
-}
-
-/// What is set by hand for a key and for its policies: who set it, why, and until when.
-fn set_by_hand(state: &Value) -> impl Iterator<Item = String> {
-    let of_policies = state["policy_overrides"].as_object().into_iter().flatten();
-    let of_policies = of_policies.map(|(policy, set)| (format!(" for policy {policy}"), set));
-    let all = iter::once((String::new(), &state["override"])).chain(of_policies);
-    all.filter_map(|(of, set)| {
-        let set = set.as_object()?;
-        let numbers = ["concurrency", "rate", "throttle"].into_iter();
-        let numbers = numbers.filter_map(|name| Some(format!("{name} {}", set.get(name)?)));
-        let numbers: Vec<String> = numbers.collect();
-        let notes = [("by", "by"), ("because", "reason"), ("until", "expires_at")];
-        let notes = notes.into_iter();
-        let notes =
-            notes.filter_map(|(word, name)| Some(format!(" {word} {}", set.get(name)?.as_str()?)));
-        let (numbers, notes) = (numbers.join(", "), notes.collect::<String>());
-        Some(format!("  set by hand{of}: {numbers}{notes}"))
-    })
 }
 
 /// The calls of a key, beside its jobs.

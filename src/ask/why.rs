@@ -111,6 +111,25 @@ pub(super) fn bounds_over_http(queue: &Value, name: &str) -> Option<String> {
     ))
 }
 
+/// What is set by hand for a key and for its policies: who set it, why, and until when.
+pub(super) fn set_by_hand(state: &Value) -> impl Iterator<Item = String> {
+    let of_policies = state["policy_overrides"].as_object().into_iter().flatten();
+    let of_policies = of_policies.map(|(policy, set)| (format!(" for policy {policy}"), set));
+    let all = std::iter::once((String::new(), &state["override"])).chain(of_policies);
+    all.filter_map(|(of, set)| {
+        let set = set.as_object()?;
+        let numbers = ["concurrency", "rate", "throttle"].into_iter();
+        let numbers = numbers.filter_map(|name| Some(format!("{name} {}", set.get(name)?)));
+        let numbers: Vec<String> = numbers.collect();
+        let notes = [("by", "by"), ("because", "reason"), ("until", "expires_at")];
+        let notes = notes.into_iter();
+        let notes =
+            notes.filter_map(|(word, name)| Some(format!(" {word} {}", set.get(name)?.as_str()?)));
+        let (numbers, notes) = (numbers.join(", "), notes.collect::<String>());
+        Some(format!("  set by hand{of}: {numbers}{notes}"))
+    })
+}
+
 pub(super) fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
     of[name].as_array().map_or(&[], Vec::as_slice)
 }
@@ -151,6 +170,9 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
         (None, None) => writeln!(out, "\n{kind} {name}{of}: has room"),
     };
     limits_text(state, out);
+    for set in set_by_hand(state) {
+        let _ = writeln!(out, "{set}");
+    }
     if let Some(until) = state["shut_until"].as_str() {
         let _ = writeln!(out, "  shut until {until}");
     }

@@ -1,6 +1,7 @@
 //! What people set and read over HTTP: limits of keys, queues and tenants, and the state of both.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -22,6 +23,8 @@ pub(crate) struct Control {
     /// Held from the look at a queue's limits until others are set: who sets a part keeps the rest, and two who do so
     /// at once through this sidecar must not undo each other.
     pub(crate) setting: tokio::sync::Mutex<()>,
+    /// The edition of the file with which the limits were compared that are set.
+    pub(super) compared: AtomicU64,
     /// The policies of which it was said that the file does not have them, and that something is set for them.
     pub(super) unbound: Mutex<BTreeSet<Key>>,
     /// Whether it is to be said that the store has too many subqueues.
@@ -38,6 +41,7 @@ impl Control {
             named: KnownKeys::default(),
             followed: Mutex::default(),
             setting: tokio::sync::Mutex::default(),
+            compared: AtomicU64::new(u64::MAX),
             unbound: Mutex::default(),
             subqueues_full: Seldom::default(),
             tenant_untrusted: Seldom::default(),

@@ -8,7 +8,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::config;
-use crate::policy::{LimitCache, PolicySet};
+use crate::limit::Limits;
+use crate::policy::{LimitCache, PolicySet, Template};
 
 /// What the proxy is told by the config: all of it, and what is made of it.
 #[derive(Clone, Debug)]
@@ -110,13 +111,18 @@ impl Live {
         tenant.filter(|_| self.settings.server.trust_tenant_header)
     }
 
-    /// Whether the file has limits under this name: a policy, a way out that has some itself, or a budget.
-    pub(super) fn has_limits_of(&self, name: &str) -> bool {
-        let mut policies = self.policies.policies().iter();
-        let mut ways = self.settings.egress.iter();
-        policies.any(|policy| *policy.name == *name)
-            || ways.any(|way| *way.name == *name && way.own_limits().is_some())
-            || self.settings.budget_named(name).is_some()
+    /// What the file limits under a name: by policies, ways out that have limits themselves, and budgets. Beside the name
+    /// stands what makes the keys.
+    pub(super) fn limits(&self) -> impl Iterator<Item = (&str, &Template, &Limits)> {
+        let policies = self.policies.policies().iter();
+        let policies = policies.map(|policy| (&*policy.name, &policy.key, &policy.limits));
+        let ways = self.settings.egress.iter();
+        let own = ways
+            .clone()
+            .filter_map(|way| Some((&*way.name, &way.key, way.own_limits()?)));
+        let budgets = ways.flat_map(|way| &way.budgets);
+        let budgets = budgets.map(|budget| (&*budget.name, &budget.key, &budget.limits));
+        policies.chain(own).chain(budgets)
     }
 
     /// The limits of jobs like which one was seen under these policies.

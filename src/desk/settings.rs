@@ -4,14 +4,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::answers::respond::Fault;
 use crate::bounds::Given;
 use crate::desk::{Sidecar, edges};
-use crate::limit::{Key, Space};
+use crate::limit::{Key, Limits, Space};
 use crate::log::cut;
 use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Subqueue, SubqueueMark};
-use crate::store::{Change, LedgerExt, MAX_SETTINGS};
+use crate::store::{Change, LedgerExt, MAX_SETTINGS, Override};
 use crate::wire::ojs::shell_word;
 
 /// Before the name of a queue: its bounds.
@@ -50,17 +51,50 @@ pub(crate) fn follow_settings(sidecar: &Sidecar) {
 
 /// Tells that the file says something else of these than was set over HTTP.
 pub(crate) fn tell_in_place_of_file(keys: BTreeSet<String>) {
-    if let Some(first) = keys.first() {
-        let clear = format!("`ojs-throttle clear {}`", shell_word(first));
-        let more = if keys.len() > NAMED { ", …" } else { "" };
-        let named: Vec<_> = keys.iter().take(NAMED).map(|key| cut(key)).collect();
+    if let Some((keys, clear)) = named(&keys) {
         tracing::warn!(
             id = %"bound_over_http",
-            keys = %format!("{}{more}", named.join(", ")),
+            %keys,
             clear,
             "bounds that were set over HTTP stand in place of the file's"
         );
     }
+}
+
+/// Tells once of each file that it says something else of these limits than was set over HTTP. What is set must be known.
+pub(crate) fn tell_limits_in_place_of_file(sidecar: &Sidecar) {
+    let (all, live) = (sidecar.store.overrides(), sidecar.live());
+    let compared = &sidecar.control.compared;
+    if compared.swap(live.edition, Ordering::Relaxed) == live.edition {
+        return;
+    }
+    let (now, none) = (sidecar.store.now(), Limits::default());
+    let mut keys = BTreeSet::new();
+    for (name, key, limits) in live.limits().filter(|(.., limits)| **limits != none) {
+        let hides = |set: Arc<Override>| set.over(limits) != *limits;
+        if all.of_policy(name, now).is_some_and(hides) {
+            keys.insert(format!("_policy:{name}"));
+        }
+        let key = key.constant();
+        let key = key.filter(|key| all.get(Space::Job, key, now).is_some_and(hides));
+        keys.extend(key.map(Key::to_string));
+    }
+    if let Some((keys, clear)) = named(&keys) {
+        tracing::warn!(
+            id = %"limit_over_http",
+            %keys,
+            clear,
+            "limits that were set over HTTP stand in place of the file's"
+        );
+    }
+}
+
+/// Keys as one line names them, and what takes away what is set for the first; `None`: there are none.
+fn named(keys: &BTreeSet<String>) -> Option<(String, String)> {
+    let clear = format!("`ojs-throttle clear {}`", shell_word(keys.first()?));
+    let more = if keys.len() > NAMED { ", …" } else { "" };
+    let named: Vec<_> = keys.iter().take(NAMED).map(|key| cut(key)).collect();
+    Some((format!("{}{more}", named.join(", ")), clear))
 }
 
 /// Goes by the queues that the store and the file say have subqueues. Where names cost, the file has no say: of none that
@@ -199,7 +233,7 @@ pub(crate) fn tell_unbound(sidecar: &Sidecar) {
     }
     let set = all.keys(Space::Policy, sidecar.store.now()).into_iter();
     let unbound: BTreeSet<Key> = set
-        .filter(|name| !live.has_limits_of(name.as_str()))
+        .filter(|name| !live.limits().any(|(of, ..)| of == name.as_str()))
         .collect();
     let mut new: Vec<&str> = unbound.difference(&said).map(Key::as_str).collect();
     if let Some(first) = new.first() {

@@ -140,6 +140,8 @@ async fn look_at_due(proxy: &Proxy, overdue: &OverdueSlots, stop: &CancellationT
     let Ok(rows) = proxy.sidecar.store.due_of(which, AT_ONCE).await else {
         return;
     };
+    // It has answered, so it has said what is set.
+    settings::tell_limits_in_place_of_file(&proxy.sidecar);
     let (held, out): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| !row.is_out());
     end_offers(&proxy.sidecar, &held).await;
     let (calls, out) = out

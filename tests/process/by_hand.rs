@@ -375,6 +375,17 @@ fn the_answer_is_printed_as_it_came_and_a_hint_beside_text() {
     );
 }
 
+/// A number that is not the file's is told where nothing waits for it, too.
+#[test]
+fn what_is_set_by_hand_is_told_where_there_is_room() {
+    let desk = Desk::new();
+    desk.done("limit stripe --rate 1000/1h");
+    let why = desk.done("why --key stripe");
+    assert!(why.contains("): has room\n"), "{why}");
+    let set = "\n  set by hand: rate {\"limit\":1000,\"period\":\"PT1H\"} by ana\n";
+    assert!(why.contains(set), "{why}");
+}
+
 /// The command that undoes one goes to the same sidecar.
 #[test]
 fn the_sidecar_is_named_again() {

@@ -56,6 +56,55 @@ async fn a_pause_of_a_policy_that_is_renamed_is_told_of() {
     assert!(told()[0].contains("clear --policy old"), "{:?}", told());
 }
 
+/// What is set by hand outlives the file and the process, and hides what the file says.
+#[tokio::test(start_paused = true)]
+async fn limits_that_hide_the_file_s_are_told_at_the_start_and_on_a_reload() {
+    let (lines, _logged) = Lines::listen();
+    let net = Net::Sim(sim::Network::default());
+    let behind = backend(&net, Lax::spec()).await;
+    let store = Arc::new(MemoryStore::new(NOON));
+    let file = |limit: u32| {
+        format!(
+            "control_token = \"s3cret\"\n[[policy]]\nname = \"p\"\nkey = \"e\"\nrate = {{ limit = {limit}, period = \"1h\" }}\n\
+             [[policy]]\nname = \"same\"\nkey = \"f\"\nconcurrency = 3\n"
+        )
+    };
+    let start = |limit| Start::before(&net, &behind.base(), &file(limit)).store(store.clone());
+    let first = start(1000).start().await;
+    let admin = first.admin().controlling("s3cret");
+    let rate = json!({"rate": {"limit": 1000, "period": "1h"}});
+    for (key, set) in [
+        ("e", &rate),
+        ("_policy:p", &rate),
+        ("f", &json!({"concurrency": 3})),
+    ] {
+        let path = format!("/throttle/v1/keys/{key}/override");
+        admin.set(&path, set.clone()).await;
+    }
+    let told = || lines.with("limit_over_http");
+    sleep(Duration::from_secs(5)).await;
+    assert!(told().is_empty(), "the file says the same: {:?}", told());
+    let next = settings(&behind.base(), &file(2));
+    assert_eq!(first.reload.apply(next).word(), "applied");
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(told().len(), 1, "{:?}", told());
+    assert!(
+        told()[0].contains("keys=_policy:p, e clear="),
+        "{:?}",
+        told()
+    );
+    assert!(
+        told()[0].contains("ojs-throttle clear _policy:p`"),
+        "{:?}",
+        told()
+    );
+    first.stop().await;
+    let second = start(2).start().await;
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(told().len(), 2, "{:?}", told());
+    second.stop().await;
+}
+
 /// 10.2: a pause in an incident, and its end: workers that ask go on at once, held jobs first.
 #[tokio::test(start_paused = true)]
 async fn a_pause_holds_everything_and_its_end_lets_go_at_once() {
