@@ -310,6 +310,7 @@ impl KeyLine {
             return CallStep::Waits(lane.until());
         }
         let Some((turn, _)) = self.best(now).filter(|((_, best), _)| *best == id) else {
+            self.rouse();
             return CallStep::Waits(None);
         };
         if now < self.shut.0 && turn >= self.shut.1 {
@@ -452,6 +453,7 @@ impl CallLines {
         for of in served {
             if let Some(line) = standings.by_key.get_mut(&of.key) {
                 line.note(of, now);
+                line.rouse();
             }
         }
     }
@@ -611,6 +613,21 @@ mod tests {
         matches!(place.step(), CallStep::Asks { .. })
     }
 
+    async fn was_woken(place: &CallPlace) -> bool {
+        let woken = tokio::time::timeout(Duration::ZERO, place.woken());
+        woken.await.is_ok()
+    }
+
+    fn served(group: &str, served: u64) -> Served {
+        Served {
+            space: Space::Job,
+            key: Key::new("k").unwrap(),
+            group: group.into(),
+            served,
+            virtual_time: 5_000,
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_lane_that_another_key_refuses_is_passed_until_something_of_that_is_freed() {
         let lines = Arc::new(CallLines::default());
@@ -649,13 +666,6 @@ mod tests {
         let other = joins(&lines, "b", &["k"]);
         assert!(!asks(&first) && !asks(&second) && !asks(&other));
         // A group that was served less has its turn before.
-        let served = |group: &str, served| Served {
-            space: Space::Job,
-            key: turn.clone(),
-            group: group.into(),
-            served,
-            virtual_time: 5_000,
-        };
         lines.served(&[served("a", 5_000), served("b", 0)], Timestamp(2));
         lines.wake([(Space::Job, &turn)].into_iter());
         assert!(!asks(&first) && asks(&other));
@@ -663,5 +673,18 @@ mod tests {
         assert!(asks(&first));
         drop(first);
         assert!(asks(&second), "who asked has gone, and the next one asks");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_becomes_the_first_of_a_line_is_woken() {
+        let lines = Arc::new(CallLines::default());
+        let (first, other) = (joins(&lines, "a", &["k"]), joins(&lines, "b", &["k"]));
+        assert!(!asks(&other) && was_woken(&first).await);
+        assert!(!was_woken(&other).await);
+        lines.served(&[served("a", 5_000), served("b", 0)], Timestamp(2));
+        assert!(was_woken(&other).await, "by what the store says of both");
+        // Whoever wakes for nothing has the one look whose turn it is.
+        assert!(!was_woken(&other).await && !asks(&first));
+        assert!(was_woken(&other).await && asks(&other));
     }
 }
