@@ -214,20 +214,19 @@ impl File {
     fn listen(&mut self, news: &UnboundedSender<String>) {
         let now = self.now();
         let missed = self.looked.plus(MISSED) < now || self.heard.is_none();
-        self.looked = now;
         let (heard, me) = (self.heard, self.owner.clone());
         let Some(open) = &mut self.open else { return };
         let Ok(version) = table::version(&open.connection) else {
             return;
         };
         if version == open.version {
+            self.looked = now;
             return;
         }
-        open.version = version;
         let Ok((last, texts)) = table::news(&open.connection, heard, &me) else {
             return;
         };
-        self.heard = Some(last);
+        (open.version, self.looked, self.heard) = (version, now, Some(last));
         // The receiver lives as long as whoever sends jobs.
         if missed {
             let _received = news.send("all".to_owned());
@@ -303,6 +302,36 @@ impl Database for File {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn news_that_could_not_be_read_are_read_at_the_next_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = SqliteConfig {
+            target: dir.path().join("limits.db"),
+            namespace: "ojs-throttle".to_owned(),
+            owner: "a".to_owned(),
+            timeout: Duration::from_secs(1),
+        };
+        let mut file = File::new(config, Clock::new(1));
+        let (news, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let mut listen = |file: &mut File| {
+            file.listen(&news);
+            heard.try_recv().ok()
+        };
+        file.connection().unwrap();
+        assert_eq!(listen(&mut file).as_deref(), Some("all"));
+        let other = Connection::open(&file.path).unwrap();
+        let says = "INSERT INTO news (owner, text, at) VALUES ('b', 'over', 1)";
+        other.execute_batch(says).unwrap();
+        let hide = |file: &File, change: &str| {
+            let open = file.open.as_ref().unwrap();
+            open.connection.execute_batch(change).unwrap();
+        };
+        hide(&file, "CREATE TEMP TABLE news (x)");
+        assert_eq!(listen(&mut file), None);
+        hide(&file, "DROP TABLE temp.news");
+        assert_eq!(listen(&mut file).as_deref(), Some("over"));
+    }
 
     #[test]
     fn a_path_follows_the_scheme() {
