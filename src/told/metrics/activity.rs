@@ -143,10 +143,10 @@ impl Recent {
     /// Somebody sees so many wait. How many more that are in a minute than were, by the looks of the last minute.
     fn waits(&mut self, step: u64, waiting: u64) -> Option<i64> {
         self.looks
-            .retain(|(then, _)| *then != step && step - then <= MINUTE as u64);
+            .retain(|(then, _)| *then != step && step.saturating_sub(*then) <= MINUTE as u64);
         self.looks.push_back((step, waiting));
         let (first, before) = *self.looks.front()?;
-        let steps = i64::try_from(step - first).ok()?;
+        let steps = i64::try_from(step.saturating_sub(first)).ok()?;
         let more = waiting.cast_signed() - before.cast_signed();
         (steps >= APART).then(|| more * MINUTE as i64 / steps)
     }
@@ -377,7 +377,7 @@ impl ByName {
         }
         let minutes = self.groups.entry(place).or_default();
         if minutes.back().is_none_or(|(last, _)| *last != minute) {
-            minutes.retain(|(then, _)| minute - then < 60);
+            minutes.retain(|(then, _)| minute.saturating_sub(*then) < 60);
             minutes.push_back((minute, Vec::new()));
         }
         let Some((_, groups)) = minutes.back_mut() else {
@@ -539,6 +539,20 @@ mod tests {
         assert_eq!((all, bands[SHOWN_GROUPS].group.as_deref()), (80, None));
         advance(Duration::from_secs(3_600)).await;
         assert!(activity.bands(&key).is_empty());
+    }
+
+    /// Threads read the clock before they take the lock.
+    #[test]
+    fn who_comes_late_finds_newer_steps_and_minutes() {
+        let mut book = ByName::default();
+        let of = limited(1);
+        for (minute, group) in [(8, "a"), (7, "b"), (8, "a")] {
+            book.started_for(&of, &Arc::from(group), minute);
+        }
+        assert_eq!(book.groups[&(of.space, of.key)].len(), 3);
+        let mut recent = Recent::new(8, RECENT);
+        let rises = [(8, 5), (7, 5), (11, 20)].map(|(step, waits)| recent.waits(step, waits));
+        assert_eq!(rises, [None, None, Some(30)]);
     }
 
     #[tokio::test(start_paused = true)]
