@@ -16,7 +16,7 @@ const MOST_ENDED: usize = 10_000;
 /// Starts of more keys than this are not remembered for the time when the store is lost.
 const MOST_COUNTED: usize = 100_000;
 /// More keys than this that are shut at once are not remembered for a store that forgets them.
-const MOST_SHUT: usize = 10_000;
+pub(super) const MOST_SHUT: usize = 10_000;
 /// Whoever has not reached the store for so long may be taken for dead, or late: siblings wait for 3 s at least.
 const AWAY: Duration = Duration::from_secs(2);
 /// How often the log has at most that the store was lost, or was told of our rows again without being lost.
@@ -363,7 +363,7 @@ impl Notes {
                 if self.shut.len() >= MOST_SHUT {
                     self.shut.retain(|_, key| key.until > now);
                 }
-                if self.shut.len() < MOST_SHUT {
+                if self.shut.len() < MOST_SHUT || self.shut.contains_key(key) {
                     let is_told = self.lost.is_none();
                     self.shut.insert(key.clone(), ShutKey { until, is_told });
                 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::guarded::Guard;
 use super::mode::*;
+use super::state::{MOST_SHUT, Notes};
 use crate::claims::TestClaim as _;
 use crate::faulty::{Fault, Faulty};
 use crate::lines::Lines;
@@ -642,6 +643,22 @@ async fn a_key_that_was_shut_here_stays_shut_through_a_loss_and_a_wipe() {
     assert!(rig.guard.set(Change::Unused { key }).await.unwrap());
     lose(&rig).await;
     assert_eq!(until(&rig.guard, "k").await, None);
+}
+
+#[test]
+fn a_key_that_is_opened_by_hand_is_open_however_many_are_shut() {
+    let (mut notes, now) = (Notes::default(), Timestamp(T));
+    let shut = |nth: usize, until| Change::Shut {
+        key: Key::new(&format!("k{nth}")).unwrap(),
+        until,
+        at_least: false,
+    };
+    for nth in 0..=MOST_SHUT {
+        notes.changed(&shut(nth, Timestamp::NEVER), now);
+    }
+    assert_eq!(notes.shuts(now).len(), MOST_SHUT, "one too many");
+    notes.changed(&shut(0, now), now);
+    assert_eq!(notes.shuts(now).len(), MOST_SHUT - 1);
 }
 
 #[tokio::test(start_paused = true)]
