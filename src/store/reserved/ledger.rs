@@ -110,6 +110,9 @@ impl Ledger for ReservedStore {
         }
         Answer::later(async move {
             here.extend(self.inner.rows(which).await?);
+            if let RowsOf::Out { max } = which {
+                here.truncate(max);
+            }
             Ok(here)
         })
     }

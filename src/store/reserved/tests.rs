@@ -14,7 +14,7 @@ use crate::claims::TestClaim as _;
 use crate::faulty::{Fault, Faulty};
 use crate::guard::{Guard, OnStoreError};
 use crate::memory::MemoryStore;
-use crate::{Change, Claim, Claimed, Clock, Gen, Ledger, LedgerExt, Place, Verdict};
+use crate::{Change, Claim, Claimed, Clock, Gen, Ledger, LedgerExt, Place, RowsOf, Verdict};
 use ojs_limit::{EARLY, Key, Limited, Limits, OnLimit, Rate, Space, Strategy, Throttle, Timestamp};
 
 const T: u64 = 1_800_000_000_000_000;
@@ -225,6 +225,10 @@ async fn what_is_not_hot_is_asked_for_each_time() {
         "two limits at once"
     );
     assert_eq!(store.count_out().await.unwrap(), 3);
+    for max in 0..=4 {
+        let rows = store.rows(RowsOf::Out { max }).await.unwrap();
+        assert_eq!(rows.len(), max.min(3), "here and there");
+    }
 }
 
 #[tokio::test(start_paused = true)]
