@@ -12,6 +12,7 @@ use crate::bounds::{Bounds, OverflowStrategy};
 use crate::desk::Proxy;
 use crate::desk::paused::read_paused;
 use crate::inquiry::calls;
+use crate::jobs::siblings;
 use crate::wire::boxed;
 
 /// How long a pause is taken for granted before the backend is asked whether it still stands.
@@ -61,9 +62,41 @@ async fn ask_whether_paused(proxy: Proxy, queue: Arc<str>, since: Instant) {
     };
     match read_paused(&reply) {
         Some(false) => {
+            let _nobody_reads = sidecar.fetching.paused.reading.write().await;
             sidecar.fetching.paused.is_over(&queue, asked);
+            if !sidecar.fetching.paused.has(&queue) {
+                // Else whoever reads in the store that it is paused pauses it once more.
+                siblings::tell_paused(sidecar, &queue, false).await;
+            }
             sidecar.hold.wake_all();
         }
         _ => sidecar.fetching.paused.stands(&queue, since),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::equipment::claims::TestClaim as _;
+    use crate::equipment::held::held_of;
+    use crate::store::guard::{Guard, OnStoreError};
+    use crate::store::memory::MemoryStore;
+    use crate::store::{Claim, LedgerExt as _, Store};
+
+    /// It was paused through us, and resumed at the backend itself.
+    #[tokio::test(start_paused = true)]
+    async fn the_store_hears_of_a_pause_that_is_over() {
+        let inner = Arc::new(MemoryStore::new(1_000_000));
+        let guard = Guard::new(inner, OnStoreError::Share);
+        let proxy = Proxy::on(Store::shared(Arc::new(guard)));
+        let sidecar = &proxy.sidecar;
+        sidecar.hold.add(vec![held_of(Claim::limited("a"))]);
+        sidecar.fetching.paused.pause("q");
+        siblings::tell_paused(sidecar, "q", true).await;
+        assert!(sidecar.store.is_paused("q").await.unwrap());
+        tokio::time::sleep(PAUSED_FOR).await;
+        ask_paused_round(&proxy).await;
+        assert!(!sidecar.fetching.paused.has("q"));
+        assert!(!sidecar.store.is_paused("q").await.unwrap());
     }
 }
