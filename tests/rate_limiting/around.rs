@@ -157,6 +157,23 @@ async fn jobs_that_ran_before_there_were_limits_warn_of_nothing() {
     );
 }
 
+/// The file loses the limit that they evade, and it was the last one.
+#[tokio::test(start_paused = true)]
+async fn workers_that_go_around_no_limit_are_told_of_no_more() {
+    let none = "[job_policies]\naccept = \"ignore\"\n";
+    let (stage, _logged) = Stage::of(Lax::redis()).await;
+    let config = format!("{none}{TWO}");
+    let sidecar = stage.sidecar(1, memory(), &config).await;
+    work_for(170, "billing", &[(&stage.around(), "d")]).await;
+    assert_eq!(workers(&sidecar).await, Some(1.0));
+    sidecar.reload.apply(settings(&stage.behind.base(), none));
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(
+        (workers(&sidecar).await, causes(&sidecar).await),
+        (Some(0.0), vec![])
+    );
+}
+
 /// Sidecars of one store that are replaced one after the other, and hold jobs. Their claims are named after them.
 #[tokio::test(start_paused = true)]
 async fn a_fleet_that_is_updated_warns_of_nothing() {

@@ -60,6 +60,11 @@ pub(super) async fn look_for_evaded(proxy: &Proxy) {
                 let found = workers.note_running(sidecar, &listing, &running).await;
                 tell_workers(sidecar, &found, &mut warned_of_workers);
             }
+        } else {
+            // What runs by now runs without limits.
+            workers = WorkersAround::default();
+            tell_unshared(sidecar, &BTreeSet::new(), &mut warned_of_sidecars);
+            tell_workers(sidecar, &WorkersByQueue::new(), &mut warned_of_workers);
         }
         entries.look(proxy).await;
         sleep(begun.elapsed() * SELDOM).await;
