@@ -65,18 +65,20 @@ pub(crate) fn passed(
     let mut came = 0;
     for job in jobs {
         came += 1;
-        // Some backends show a queue that a producer made up: one that was not asked for is not it.
+        // Some backends show a queue that a producer made up: one that was not asked for is not it. Which one is,
+        // nobody says then, and of none it is sure that it has got shorter.
         let queue = match queues {
-            [only] => Arc::clone(only),
+            [only] => Some(only),
             several => {
                 let shown = mirror::queue(job, &sidecar.subqueues);
                 let shown = shown.as_deref().unwrap_or("default");
-                let real = several.iter().find(|queue| ***queue == *shown);
-                real.map_or_else(|| Arc::from(shown), Arc::clone)
+                several.iter().find(|queue| ***queue == *shown)
             }
         };
-        gone(sidecar, &queue, job);
-        *counts.entry(queue).or_default() += 1;
+        if let Some(queue) = queue {
+            gone(sidecar, queue, job);
+            *counts.entry(Arc::clone(queue)).or_default() += 1;
+        }
     }
     fetched(sidecar, &counts, sent, TakenTo::Worker);
     if let ([only], true) = (queues, came < asked) {

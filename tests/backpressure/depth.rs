@@ -56,6 +56,23 @@ async fn held_jobs_count() {
     pair.stop().await;
 }
 
+/// A producer can have a backend show any queue for its job. That queue has got no shorter when a worker of others gets
+/// the job.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_a_producer_made_up_is_as_long_as_before() {
+    let bounded = |queue: &str| FILE.replace("\"q\"", &format!("\"{queue}\""));
+    let config = ["a", "q"].map(bounded).concat();
+    let (pair, client) = simulated(Lax::redis(), &config).await;
+    let mut made_up = job("a");
+    made_up["queue"] = json!("q");
+    directly(&pair.behind.backend, "/ojs/v1/jobs", made_up).await;
+    client.fill("q", 3).await;
+    let asks = json!({"queues": ["a", "b"], "count": 1, "worker_id": "w"});
+    assert_eq!(client.fetch_as(asks).await[0]["queue"], "q");
+    full(&client.offer("q").await, "q", 3);
+    pair.stop().await;
+}
+
 /// Jobs that enter and leave behind our back are seen within 100 ms near the bound.
 #[tokio::test(start_paused = true)]
 async fn what_happens_behind_our_back_is_seen() {
