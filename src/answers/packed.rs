@@ -20,8 +20,10 @@ impl Packer {
         let mut codings = takes.flat_map(|value| value.split(','));
         let is_gzip = |coding: &str| {
             let (name, rest) = coding.split_once(';').unwrap_or((coding, "q=1"));
-            let weight = rest.trim().strip_prefix("q=");
-            name.trim() == "gzip" && weight.and_then(|q| q.parse().ok()) > Some(0.0)
+            let named = rest.trim().strip_prefix(['q', 'Q']);
+            let weight = named.and_then(|rest| rest.strip_prefix('='));
+            let is_taken = weight.and_then(|q| q.parse().ok()) > Some(0.0);
+            name.trim().eq_ignore_ascii_case("gzip") && is_taken
         };
         codings.any(is_gzip).then(|| {
             answer.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -59,10 +61,14 @@ mod tests {
             let value = HeaderValue::from_static(text);
             HeaderMap::from_iter([(header::ACCEPT_ENCODING, value)])
         };
-        for other in ["br, deflate", "gzip;q=0", "gzip; q=0.00", "x-gzip", ""] {
+        for other in ["br, deflate", "gzip;q=0", "GZIP; Q=0.00", "x-gzip", ""] {
             assert!(Packer::new(&asked(other), &mut answer).is_none(), "{other}");
         }
         assert!(answer.is_empty());
+        for gzip in ["GZip", "gzip;Q=1", "gzip; q=0.001"] {
+            let (asked, mut answer) = (asked(gzip), HeaderMap::new());
+            assert!(Packer::new(&asked, &mut answer).is_some(), "{gzip}");
+        }
         let mut packer = Packer::new(&asked("br, gzip;q=0.5"), &mut answer).unwrap();
         assert_eq!(answer[header::CONTENT_ENCODING], "gzip");
         let (mut packed, mut read) = (Vec::new(), String::new());
