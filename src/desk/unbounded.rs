@@ -1,6 +1,7 @@
 //! Queues without bounds, which are warned of.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -23,9 +24,9 @@ pub(crate) struct Unbounded {
 
 #[derive(Debug, Default)]
 struct UnboundedQueues {
-    known: HashSet<Box<str>>,
+    known: HashSet<Arc<str>>,
     /// Those that were not warned of yet.
-    new: Vec<String>,
+    new: Vec<Arc<str>>,
 }
 
 impl Unbounded {
@@ -36,8 +37,9 @@ impl Unbounded {
         }
         let UnboundedQueues { known, new } = &mut *self.queues.lock();
         if !known.contains(queue) && known.len() < MOST_WARNED {
-            known.insert(queue.into());
-            new.push(cut(queue).into_owned());
+            let queue = Arc::<str>::from(queue);
+            new.push(Arc::clone(&queue));
+            known.insert(queue);
         }
     }
 
@@ -46,7 +48,7 @@ impl Unbounded {
         let mut new = std::mem::take(&mut self.queues.lock().new);
         new.retain(|queue| !is_bounded(queue));
         let more = if new.len() > NAMED { ", …" } else { "" };
-        let shown: Vec<_> = new.into_iter().take(NAMED).collect();
+        let shown: Vec<_> = new.iter().take(NAMED).map(|queue| cut(queue)).collect();
         if !shown.is_empty() {
             let queue = format!("{}{more}", shown.join(", "));
             tracing::warn!(
@@ -62,5 +64,20 @@ impl Unbounded {
         if !self.queues.lock().new.is_empty() && self.told.now() {
             self.tell(is_bounded);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_is_looked_for_under_the_whole_name() {
+        let (unbounded, long) = (Unbounded::default(), "q".repeat(300));
+        unbounded.note(&long);
+        unbounded.tell(|queue| {
+            assert_eq!(queue, long);
+            true
+        });
     }
 }
