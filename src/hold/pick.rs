@@ -283,12 +283,13 @@ impl Hold {
             let Some(mut held) = state.end_offer(claimed) else {
                 continue;
             };
+            // Where the store had forgotten it a sibling may have had it meanwhile.
+            held.doubt();
+            state.note_due(&claimed.job, held.due_at());
             let Some(known) = state.jobs.get_mut(&claimed.job) else {
                 continue;
             };
             (held.claimed.generation, known.generation) = (*next, *next);
-            // Where the store had forgotten it a sibling may have had it meanwhile.
-            held.doubt();
             // The row by which it is ours again ends when it is named.
             held.named = false;
             state.unnamed.insert(claimed.job.clone());

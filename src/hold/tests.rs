@@ -1248,6 +1248,17 @@ async fn a_claim_is_due_by_the_last_word_on_it() {
     assert_eq!(due(&hold, None), ["b", "c"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_ours_again_is_due_at_once() {
+    let hold = hold();
+    hold.add(vec![job("a", 0, &["k"])]);
+    let offers = hold.offer(&hold.unwanted(Duration::ZERO)).into_iter();
+    assert!(due(&hold, None).is_empty());
+    let ours: Vec<_> = offers.map(|of| (of, Gen(9))).collect();
+    hold.end_offers(&ours);
+    assert_eq!(due(&hold, None), ["a"]);
+}
+
 /// A hold whose jobs go out at once, and one that nobody asks what is due, remember nothing of them.
 #[tokio::test(start_paused = true)]
 async fn the_times_of_jobs_that_are_gone_are_forgotten() {
