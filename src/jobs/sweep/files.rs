@@ -63,9 +63,16 @@ impl SiblingFiles {
         });
         each.collect()
     }
+
+    /// Whether one of those that live has this worker id.
+    fn have(&self, id: &str) -> bool {
+        let heard = self.0.lock();
+        let mut living = heard.iter().filter(|(_, one)| one.at.elapsed() < COUNTS);
+        living.any(|(by, _)| by.split(" on ").next() == Some(id))
+    }
 }
 
-/// Tells siblings of our file, and people where theirs are others, until it is dropped.
+/// Tells siblings of our file, and people where theirs are others or one has our worker id, until it is dropped.
 pub(super) async fn compare_files(proxy: &Proxy, files: &SiblingFiles) {
     let sidecar = &proxy.sidecar;
     if !sidecar.store.is_shared() {
@@ -73,6 +80,8 @@ pub(super) async fn compare_files(proxy: &Proxy, files: &SiblingFiles) {
     }
     let (mut edition, mut own) = (None, BTreeMap::new());
     let (mut since, mut warned) = (None, WarnedAt::default());
+    let (mut twin_since, mut warned_of_twin) = (None, WarnedAt::default());
+    let lasts = |since: Option<Instant>| since.is_some_and(|since| since.elapsed() >= ROLLOUT);
     loop {
         let now = Some(sidecar.live().edition);
         if edition != now {
@@ -84,8 +93,7 @@ pub(super) async fn compare_files(proxy: &Proxy, files: &SiblingFiles) {
         let found = files.differing(&own);
         (sidecar.metrics).set("ojs_throttle_other_files", &[], found.len());
         since = (!found.is_empty()).then(|| since.unwrap_or_else(Instant::now));
-        let lasts = since.is_some_and(|since: Instant| since.elapsed() >= ROLLOUT);
-        if lasts && warned.note_due() {
+        if lasts(since) && warned.note_due() {
             tracing::warn!(
                 id = %"files_differ",
                 sidecars = ?found,
@@ -94,6 +102,18 @@ pub(super) async fn compare_files(proxy: &Proxy, files: &SiblingFiles) {
             );
         }
         *sidecar.keeper.evaded.files.lock() = cause(&found);
+        let id = &*sidecar.fetching.worker_id;
+        // A restart keeps it.
+        twin_since = files
+            .have(id)
+            .then(|| twin_since.unwrap_or_else(Instant::now));
+        if lasts(twin_since) && warned_of_twin.note_due() {
+            tracing::warn!(
+                id = %"worker_id_twice",
+                worker_id = id,
+                "two sidecars have one upstream.worker_id: each must have its own"
+            );
+        }
         sleep(EVERY).await;
     }
 }
@@ -122,4 +142,39 @@ fn cause(found: &BTreeMap<Box<str>, String>) -> Option<Cause> {
     each.extend((found.len() > NAMED).then(|| "others".to_owned()));
     let known = each.join(", ");
     (!found.is_empty()).then(|| Cause::new(&causes::FILES_DIFFER, &[("sidecars", &known)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::equipment::lines::Lines;
+    use crate::store::Store;
+    use crate::store::guard::{Guard, OnStoreError};
+    use crate::store::memory::MemoryStore;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_sidecar_of_our_worker_id_is_told_of_once_it_is_no_restart() {
+        let (lines, _guard) = Lines::listen();
+        let inner = Arc::new(MemoryStore::new(1_000_000));
+        let guard = Guard::new(inner, OnStoreError::Share);
+        let proxy = Proxy::on(Store::shared(Arc::new(guard)));
+        let (files, id) = (SiblingFiles::default(), &proxy.sidecar.fetching.worker_id);
+        let lives = async |by: String| {
+            for _ in 0..11 {
+                files.hear(&format!(r#"{{"by":"{by}","limits":{{}}}}"#));
+                tokio::time::sleep(EVERY).await;
+            }
+            lines.with("id=worker_id_twice").len()
+        };
+        let happens = async {
+            assert_eq!(lives(format!("{id}2 on a")).await, 0, "another");
+            assert_eq!(lives(format!("{id} on b")).await, 0, "maybe a restart");
+            assert_eq!(lives(id.to_string()).await, 1);
+            assert_eq!(lives(id.to_string()).await, 1, "once");
+        };
+        tokio::select! {
+            () = compare_files(&proxy, &files) => panic!("it ended"),
+            () = happens => {}
+        }
+    }
 }
