@@ -14,6 +14,7 @@ use ojs_policy::words::{Nested, RATE};
 use ojs_policy::{Currency, Pattern, Template, Vendor};
 use ojs_reader::{FoundField, TomlTable, patterns};
 use ojs_store::guard::{Declared, OnStoreError};
+use ojs_wire::upstream::BaseUrl;
 
 const COST: Nested = Nested {
     name: "cost",
@@ -141,15 +142,15 @@ impl Budget {
     }
 }
 
-/// Reads those of an entry whose calls go to this vendor and wait for `max_wait`.
+/// Reads those of an entry whose calls go to this vendor or this upstream, and wait for `max_wait`.
 pub(super) fn budgets(
     entry: &mut TomlTable<'_>,
-    (vendor, max_wait): (Option<&Vendor>, Duration),
+    (vendor, upstream, max_wait): (Option<&Vendor>, Option<&BaseUrl>, Duration),
     declared: &mut Declared,
 ) -> Vec<Budget> {
     let tables = entry.tables("budget", "[[egress.budget]] above its fields");
     let read = tables.into_iter().filter_map(|mut table| {
-        let budget = budget(&mut table, vendor, declared)?;
+        let budget = budget(&mut table, (vendor, upstream), declared)?;
         refuse_short_wait(&mut table, &budget, max_wait);
         Some(budget)
     });
@@ -158,7 +159,7 @@ pub(super) fn budgets(
 
 fn budget(
     table: &mut TomlTable<'_>,
-    vendor: Option<&Vendor>,
+    (vendor, upstream): (Option<&Vendor>, Option<&BaseUrl>),
     declared: &mut Declared,
 ) -> Option<Budget> {
     must_have(table, "name", "name = \"tokens\"");
@@ -179,7 +180,11 @@ fn budget(
     let written = table.get("only");
     let guesses_only = is_of_models && written.is_none();
     let only = match written {
-        Some(found) => only(table, &found),
+        Some(found) => only(
+            table,
+            &found,
+            upstream.map_or("", |upstream| &upstream.base),
+        ),
         None if is_of_models => COMPLETIONS.map(Pattern::new).to_vec(),
         None => Vec::new(),
     };
@@ -211,8 +216,9 @@ fn budget(
     })
 }
 
-/// Reads which calls a budget is for.
-fn only(table: &mut TomlTable<'_>, found: &FoundField<'_>) -> Vec<Pattern> {
+/// Reads which calls a budget is for. Their paths have no slash at the end, and neither the query nor what an upstream
+/// puts before them.
+fn only(table: &mut TomlTable<'_>, found: &FoundField<'_>, base: &str) -> Vec<Pattern> {
     let calls = patterns(table, found, None).unwrap_or_default();
     let is_call = |call: &&Pattern| {
         let parts = call.as_str().split_once(' ');
@@ -225,7 +231,40 @@ fn only(table: &mut TomlTable<'_>, found: &FoundField<'_>) -> Vec<Pattern> {
         let what = format!("has {:?}, which no call is", wrong.as_str());
         table.refuse("only", what, "such as \"POST /v1/*\": a method and a path");
     }
-    calls
+    // A `?` alone stands for one character.
+    let has_query = |call: &&Pattern| {
+        let query = call.as_str().split_once('?');
+        let first = query.and_then(|(_, query)| query.split_once('='));
+        first.is_some_and(|(name, _)| !name.contains('/'))
+    };
+    if let Some(wrong) = calls.iter().find(has_query) {
+        let what = format!("has {:?}, and a query is no part of a path", wrong.as_str());
+        table.refuse(
+            "only",
+            what,
+            "write the path alone: a call matches with any query",
+        );
+    }
+    let below = |call: &Pattern| {
+        let (method, path) = call.as_str().split_once(' ')?;
+        let rest = path.strip_prefix(base).filter(|_| !base.is_empty())?;
+        match rest {
+            "" => Some(format!("{method} /")),
+            _ => rest
+                .starts_with(['/', '*'])
+                .then(|| format!("{method} {rest}")),
+        }
+    };
+    if let Some((call, right)) = calls.iter().find_map(|call| Some((call, below(call)?))) {
+        let title = format!(
+            "`egress.budget.only` has {:?}, and `upstream` puts {base:?} before each path",
+            call.as_str()
+        );
+        let hint = format!("no call has it in its own path: write {right:?}");
+        table.warn(&found.span, title, hint);
+    }
+    let bare = |call: &Pattern| Pattern::new(call.as_str().trim_end_matches('/'));
+    calls.iter().map(bare).collect()
 }
 
 fn is_of_models(settle: &Option<UseSource>) -> bool {
@@ -494,6 +533,24 @@ mod tests {
                 let found = settings.budget_of(&key).map(|budget| &*budget.name);
                 assert_eq!(found, Some(name), "{key}");
             }
+        }
+    }
+
+    #[test]
+    fn a_slash_at_the_end_is_no_part_of_a_pattern() {
+        let text = "[server]\nupstream = 'none'\n[[egress]]\nname = 'a'\nlisten = '127.0.0.1:8082'\n\
+             upstream = 'https://example.com'\n[[egress.budget]]\nname = 'b'\n\
+             only = ['POST /', 'GET /v1/*/']\nrate = { limit = 100, period = '1d' }";
+        let settings = Settings::parse(text, "t").unwrap();
+        let budget = &settings.egress[0].budgets[0];
+        for (method, path, is_for) in [
+            ("POST", "/", true),
+            ("POST", "/v1/a", false),
+            ("GET", "/v1/a", true),
+            ("GET", "/v1/a/", true),
+            ("GET", "/", false),
+        ] {
+            assert_eq!(budget.is_for((method, path)), is_for, "{method} {path}");
         }
     }
 

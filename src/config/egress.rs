@@ -227,7 +227,7 @@ fn entry(
     let lease = time(SECOND..=HOUR).read(table, "lease", 30 * SECOND);
     let token = token().read(table, "token", None);
     refuse_open(table, listen, token.as_ref());
-    let budgets = budgets(table, (vendor, max_wait), declared);
+    let budgets = budgets(table, (vendor, upstream.as_ref(), max_wait), declared);
     let budgets = budgets.into_iter().map(Arc::new).collect();
     let lost = on_store_error(table);
     let name = name.filter(|_| upstream.is_some() || hosts.is_some())?;
