@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entries::{must_have, on_store_error, valid_name};
+use super::hosts::warn_of_any_host;
 use super::kinds::HOUR;
 use ojs_limit::{CostRule, Limits, WindowKind};
 use ojs_policy::fields::{FieldValue, Fields};
@@ -165,6 +166,9 @@ fn budget(
     must_have(table, "name", "name = \"tokens\"");
     let (name, valid) = valid_name(table);
     let key = key(table, name.as_ref().map(|name| &*name.text));
+    if let (Some(key), Some(_)) = (&key, upstream) {
+        warn_of_any_host(table, "key", key);
+    }
     table.is_budget = true;
     currency(table);
     let own = rates(table);

@@ -11,7 +11,7 @@ use super::budget::{Budget, budgets};
 use super::costs::fair_calls;
 use super::entries::{must_have, on_store_error, valid_name};
 use super::feedback::feedback;
-use super::hosts::{Hosts, hosts, warn_of_one_key};
+use super::hosts::{Hosts, hosts, warn_of_any_host, warn_of_one_key};
 use super::kinds::{
     HOUR, SettingKind as _, address, count, must_have_certificates, path, time, token,
 };
@@ -135,6 +135,11 @@ pub(super) fn egress(
         }
         one_budget_a_name(&mut table, &entry, &all, policies);
         warn_of_idle_retry(&table, &entry, policies.0);
+        if entry.upstream.is_some() {
+            let by = entry.fair.as_ref().map(|fair| ("fair", &fair.by));
+            let made = [("key", &entry.key)].into_iter().chain(by);
+            made.for_each(|(name, made)| warn_of_any_host(&table, name, made));
+        }
         let key = entry.key.as_str();
         if let Some(other) = all.iter().find(|other| other.key.as_str() == key)
             && entry.turns() != other.turns()

@@ -87,6 +87,18 @@ pub(super) fn warn_of_one_key(table: &mut TomlTable<'_>, hosts: &Hosts, key: &Te
     }
 }
 
+/// Warns of keys that callers make up where there is one service: they call it by whatever name leads to this port.
+pub(super) fn warn_of_any_host(table: &TomlTable<'_>, name: &str, made: &Template) {
+    if made.as_str().contains("{host}") {
+        let title = format!(
+            "`{}` has {{host}}, and callers of an `upstream` may name any",
+            table.path_of(name)
+        );
+        let hint = "it is their name for this port, so that one caller has as many keys as it likes: take {host} out";
+        table.warn(&table.span_of(name), title, hint);
+    }
+}
+
 /// Reads `hosts` and what stands with it; `None`: there is no `hosts`, or it is wrong, which was reported.
 pub(super) fn hosts(table: &mut TomlTable<'_>) -> Option<Arc<Hosts>> {
     let found = table.get("hosts");
