@@ -136,6 +136,17 @@ impl Budget {
         }
     }
 
+    /// Whether both count the same, under keys of one form: where answers say it, and what models cost, may differ.
+    pub(super) fn counts_as(&self, other: &Budget) -> bool {
+        let tokens = |of: &Budget| match of.settle {
+            Some(UseSource::Tokens(tokens)) => Some(tokens),
+            _ => None,
+        };
+        self.unit() == other.unit()
+            && tokens(self) == tokens(other)
+            && self.key.has_form_of(&other.key)
+    }
+
     /// Whether a call must be read to know what it pays, or to which key.
     pub fn sees_bodies(&self) -> bool {
         let is_of_body = matches!(self.estimate.from, Some(NumberPlace::Json(_)));

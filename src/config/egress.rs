@@ -286,11 +286,11 @@ fn one_budget_a_name(
     for (nth, budget) in entry.budgets.iter().enumerate() {
         let here = entry.budgets.iter().take(nth);
         let is_twice = here.clone().any(|other| other.name == budget.name);
-        let mut elsewhere = others.iter().flat_map(|other| &other.budgets);
-        let differs = elsewhere.any(|other| {
-            let is_same = (&other.limits, &other.currency) == (&budget.limits, &budget.currency);
-            other.name == budget.name && !is_same
-        });
+        let elsewhere = others.iter().flat_map(|other| &other.budgets);
+        let mut elsewhere = elsewhere.filter(|other| other.name == budget.name);
+        let differs = elsewhere
+            .clone()
+            .any(|other| (&other.limits, &other.currency) != (&budget.limits, &budget.currency));
         let all = policies.0.iter();
         let mut named = all.chain(policies.1).map(|policy| &policy.name);
         let mut entries = others.iter().map(|other| &other.name).chain([&entry.name]);
@@ -298,13 +298,16 @@ fn one_budget_a_name(
         let what = match () {
             () if is_twice => "is twice in this entry",
             () if differs => "has another limit in another entry",
+            () if elsewhere.any(|other| !other.counts_as(budget)) => {
+                "counts something else in another entry, or under other keys"
+            }
             () if named.any(|of| of == name) || entries.any(|of| of == name) => {
                 "has the name of a policy or an entry"
             }
             () => continue,
         };
         let title = format!("budget {name:?} {what}");
-        let hint = "give it a name of its own; budgets of one name in several entries are one, with one limit";
+        let hint = "give it a name of its own; budgets of one name in several entries are one, with one limit, and count the same";
         let tables = table.tables("budget", "[[egress.budget]]").into_iter();
         let mut named = tables.filter_map(|mut of| Some((of.string("name")?, of.span)));
         let at = named.rfind(|(name, _)| name.text == *budget.name);
