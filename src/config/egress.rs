@@ -259,7 +259,7 @@ fn entry(
 }
 
 /// What answers say of the limits of the service, where the entry has limits of its own. It warns of a code that no answer
-/// has: one of a service has a status, and only jobs have errors with names.
+/// has: one of a service has a status, and only jobs have errors with names. It has times in headers, and nowhere else.
 fn feedback_of_own(table: &mut TomlTable<'_>, own: Option<&Limits>) -> Option<Feedback> {
     let feedback = feedback(table);
     for code in &feedback.codes {
@@ -272,6 +272,12 @@ fn feedback_of_own(table: &mut TomlTable<'_>, own: Option<&Limits>) -> Option<Fe
             let hint = "write statuses of answers, such as \"503\" or \"5*\": only errors of jobs have names";
             table.warn(&table.span_of("feedback"), title, hint);
         }
+    }
+    if !feedback.headers && (feedback.until || feedback.retry_after) {
+        let title = "`feedback.honor` has no \"headers\": times such as Retry-After are not heeded";
+        let hint =
+            "answers say times in headers alone: write honor = [\"headers\"], or [] to heed none";
+        table.warn(&table.span_of("feedback"), title, hint);
     }
     Some(feedback).filter(|_| own.is_some_and(|own| *own != Limits::default()))
 }
