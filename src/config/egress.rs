@@ -11,7 +11,7 @@ use super::budget::{Budget, budgets};
 use super::costs::fair_calls;
 use super::entries::{must_have, on_store_error, valid_name};
 use super::feedback::feedback;
-use super::hosts::{Hosts, hosts, warn_of_any_host, warn_of_one_key};
+use super::hosts::{Hosts, hosts, warn_of_any_host, warn_of_clear, warn_of_one_key};
 use super::kinds::{
     HOUR, SettingKind as _, address, count, must_have_certificates, path, time, token,
 };
@@ -135,6 +135,7 @@ pub(super) fn egress(
         }
         one_budget_a_name(&mut table, &entry, &all, policies);
         warn_of_idle_retry(&table, &entry, policies.0);
+        warn_of_clear(&table, entry.upstream.as_ref(), entry.hosts.as_deref());
         if entry.upstream.is_some() {
             let by = entry.fair.as_ref().map(|fair| ("fair", &fair.by));
             let made = [("key", &entry.key)].into_iter().chain(by);

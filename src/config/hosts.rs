@@ -99,6 +99,27 @@ pub(super) fn warn_of_any_host(table: &TomlTable<'_>, name: &str, made: &Templat
     }
 }
 
+/// Warns where credentials of calls go over public networks in clear: to hosts of vendors that are known.
+pub(super) fn warn_of_clear(
+    table: &TomlTable<'_>,
+    upstream: Option<&BaseUrl>,
+    hosts: Option<&Hosts>,
+) {
+    let upstream = upstream.filter(|url| !url.tls);
+    let upstream = upstream.map(|url| ("upstream", url.host.as_str()));
+    let hosts = hosts.filter(|hosts| !hosts.tls).into_iter();
+    let hosts = hosts.flat_map(|hosts| &hosts.names).map(|name| {
+        let host = name.rsplit_once(':').map_or(name.as_str(), |at| at.0);
+        ("scheme", host)
+    });
+    let mut all = upstream.into_iter().chain(hosts);
+    if let Some((name, host)) = all.find(|(_, host)| !Vendor::of_host(host).hosts.is_empty()) {
+        let title = format!("calls to {host:?} go out in clear, and their credentials with them");
+        let hint = "write https there, unless something on this machine adds TLS on the way";
+        table.warn(&table.span_of(name), title, hint);
+    }
+}
+
 /// Reads `hosts` and what stands with it; `None`: there is no `hosts`, or it is wrong, which was reported.
 pub(super) fn hosts(table: &mut TomlTable<'_>) -> Option<Arc<Hosts>> {
     let found = table.get("hosts");
