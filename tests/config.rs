@@ -586,7 +586,7 @@ fn check_says_what_is_in_a_file() {
     assert!(
         warned
             .text
-            .ends_with("ok: 4 policies, 3 queues, 14 egress entries, 30 warnings"),
+            .ends_with("ok: 4 policies, 3 queues, 16 egress entries, 32 warnings"),
         "{}",
         warned.text
     );

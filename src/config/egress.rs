@@ -100,6 +100,12 @@ impl EgressSettings {
         own.or_else(|| self.limits.is_empty().then(|| &*NONE))
     }
 
+    /// The limits that it has itself.
+    fn numbers(&self) -> Option<&Limits> {
+        let own = self.own_limits();
+        own.filter(|own| **own != Limits::default())
+    }
+
     /// Where its calls may go, for people: its upstream, or the hosts that it lists.
     pub fn leads_to(&self) -> String {
         let hosts = self.hosts.as_ref().map(|hosts| hosts.to_string());
@@ -141,6 +147,7 @@ pub(super) fn egress(
             let made = [("key", &entry.key)].into_iter().chain(by);
             made.for_each(|(name, made)| warn_of_any_host(&table, name, made));
         }
+        warn_of_other_numbers(&table, &entry, &all, policies.0);
         let key = entry.key.as_str();
         if let Some(other) = all.iter().find(|other| other.key.as_str() == key)
             && entry.turns() != other.turns()
@@ -156,6 +163,37 @@ pub(super) fn egress(
         all.push(entry);
     }
     all
+}
+
+/// Warns of a key that jobs or other calls have with other numbers: it may be a mistake in copying, as with two policies.
+fn warn_of_other_numbers(
+    table: &TomlTable<'_>,
+    entry: &EgressSettings,
+    others: &[EgressSettings],
+    policies: &[Policy],
+) {
+    let Some(limits) = entry.numbers() else {
+        return;
+    };
+    let of_policies = policies.iter();
+    let of_policies = of_policies.map(|of| ("policy", &of.name, &of.key, &of.limits));
+    let of_entries = others.iter();
+    let of_entries = of_entries.filter_map(|of| Some(("entry", &of.name, &of.key, of.numbers()?)));
+    // One name for both was reported.
+    let mut all = of_policies
+        .chain(of_entries)
+        .filter(|(_, name, ..)| **name != entry.name);
+    let key = entry.key.as_str();
+    if let Some((what, other, ..)) =
+        all.find(|(_, _, of, numbers)| of.as_str() == key && *numbers != limits)
+    {
+        let title = format!(
+            "{what} {other:?} and entry {:?} share a key but not their numbers",
+            entry.name
+        );
+        let hint = "they share counters; calls are held to the numbers of their entry, and jobs to those of the policies that match them";
+        table.warn(&table.span_of("key"), title, hint);
+    }
 }
 
 /// Warns where `retry` does nothing: a call is made again within `max_wait`, and not while its key is shut.
