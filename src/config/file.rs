@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::choices::StoreUrl;
-use super::command_line::CommandLine;
+use super::command_line::{CommandLine, about_unknown};
 use super::kinds::must_have_certificates;
 use super::listen::BackendAt;
 use super::merge::{self, LISTS};
@@ -52,6 +52,10 @@ pub(super) fn read_what_can_be(mut files: Sources, overrides: &CommandLine) -> (
         syntax(&files, source, errors, &mut problems);
     }
     problems.extend(twice);
+    // A file may name any variable as its own.
+    let is_named = |name: &&String| files.text().contains(&format!("${{{name}}}"));
+    let unknown = overrides.unknown.iter().filter(|name| !is_named(name));
+    let unknown: Vec<&String> = unknown.collect();
     // The text is for showing lines: without problems nobody keeps it.
     let shown = if problems.is_empty() {
         Sources::default()
@@ -60,6 +64,11 @@ pub(super) fn read_what_can_be(mut files: Sources, overrides: &CommandLine) -> (
     };
     let mut report = Report::new(&shown, problems);
     report.files = beside;
+    for name in unknown {
+        let title =
+            format!("the variable {name} of the environment is not known, and does nothing");
+        report.warn(title, &about_unknown(name));
+    }
     (
         Settings {
             origins,

@@ -90,6 +90,38 @@ fn what_is_wrong_in_the_environment_is_shown_under_its_name() {
     assert!(!done.err.contains("hunter2"), "{}", done.err);
 }
 
+/// One that a file names is its own, and Kubernetes sets some for each service.
+#[test]
+fn a_variable_that_nobody_reads_is_warned_of() {
+    let token = "control_token = \"${OJS_THROTTLE_OWN}\"";
+    let (_dir, path) = file(format!("[server]\nupstream = \"http://ojs\"\n{token}\n"));
+    let mut command = program();
+    command.arg("check").arg(&path).envs([
+        ("OJS_THROTTLE_ADMIN_LISTN", "127.0.0.1:7"),
+        ("OJS_THROTTLE_COLOUR", "hunter2"),
+        ("OJS_THROTTLE_EMPTY", ""),
+        ("OJS_THROTTLE_OWN", "0123456789abcdef"),
+        ("OJS_THROTTLE_ADMIN", "http://127.0.0.1:7"),
+        ("OJS_THROTTLE_TOKEN", "s3cret"),
+        ("OJS_THROTTLE_LOG", "json"),
+        ("OJS_THROTTLE_SERVICE_HOST", "10.0.0.7"),
+        ("OJS_THROTTLE_SERVICE_PORT_ADMIN", "9091"),
+        ("OJS_THROTTLE_PORT", "tcp://10.0.0.7:9091"),
+        ("OJS_THROTTLE_PORT_9091_TCP_ADDR", "10.0.0.7"),
+    ]);
+    let done = ran(&mut command);
+    assert_eq!(done.status, Some(0), "{}", done.out);
+    for told in [
+        "the variable OJS_THROTTLE_ADMIN_LISTN of the environment is not known",
+        "did you mean OJS_THROTTLE_ADMIN_LISTEN?",
+        "the variable OJS_THROTTLE_COLOUR of the environment is not known",
+        "ok: 0 policies, 0 queues, 2 warnings",
+    ] {
+        assert!(done.out.contains(told), "{told}: {}", done.out);
+    }
+    assert!(!done.out.contains("hunter2"), "{}", done.out);
+}
+
 #[test]
 fn the_files_of_a_folder_are_one() {
     let backend = Backend::start(Lax::spec());
