@@ -524,14 +524,16 @@ fn check_says_what_bounds_mean() {
         [[queue]]\nname = \"er\"\nenqueue_rate = { limit = 3, period = \"5s\" }\n\
         [[queue]]\nname = \"pk\"\nper_key = { by = \"{tenant}\", max_depth = 2 }\nstrategy = \"block\"\n\
         [[queue]]\nname = \"drp\"\nmax_depth = 5\nstrategy = \"drop_oldest\"\n\
+        [[queue]]\nname = \"any\"\nmax_depth = 0\nmax_size = \"1KiB\"\n\
         [[tenant]]\nid = \"t \u{fc}\"\nlimits = { max_queue_depth = 4 }\n";
     std::fs::write(file.path(), text).unwrap();
     let told = config::check(file.path(), &CommandLine::default(), Colours::None);
     let expected = "queue er: at most 3 jobs come in any 5s\n\
         queue pk: at most 2 jobs of each {tenant} wait, producers wait for room\n\
         queue drp: at most 5 jobs wait, the oldest is discarded for a new one\n\
+        queue any: any number of jobs waits, at most 1024 bytes wait\n\
         tenant t \u{fc}: at most 4 jobs wait\n\
-        ok: 0 policies, 3 queues, 1 tenant";
+        ok: 0 policies, 4 queues, 1 tenant";
     assert_eq!(told.text, expected);
 }
 
@@ -586,7 +588,7 @@ fn check_says_what_is_in_a_file() {
     assert!(
         warned
             .text
-            .ends_with("ok: 4 policies, 3 queues, 16 egress entries, 32 warnings"),
+            .ends_with("ok: 4 policies, 7 queues, 2 tenants, 16 egress entries, 35 warnings"),
         "{}",
         warned.text
     );

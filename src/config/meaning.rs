@@ -284,8 +284,11 @@ fn of_throttle(throttle: &Throttle) -> String {
 
 fn of_bounds(given: &Given) -> Vec<String> {
     let waits = [(given.max_depth, "jobs"), (given.max_bytes, "bytes")].into_iter();
-    let waits = waits.filter_map(|(most, of)| Some((most.filter(|most| *most > 0)?, of)));
-    let waits = waits.map(|(most, of)| format!("at most {most} {of} wait"));
+    let waits = waits.filter_map(|(most, of)| Some((most?, of)));
+    let waits = waits.map(|(most, of)| match most {
+        0 => format!("any number of {of} waits"),
+        most => format!("at most {most} {of} wait"),
+    });
     let keys = given.per_key.as_ref().filter(|keys| keys.max_depth > 0);
     let keys = keys.map(|keys| (keys.max_depth, keys.by.as_str()));
     let keys = keys.map(|(most, by)| format!("at most {most} jobs of each {by} wait"));

@@ -11,7 +11,7 @@ use super::egress::{EgressSettings, egress};
 use super::entries::{on_store_error, valid_name};
 use super::feedback;
 use super::mode::{EntryMode, mode};
-use super::queues::queues;
+use super::queues::{queues, warn_of_lost_bounds};
 use ojs_bounds::FileBounds;
 use ojs_limit::{Limits, MOST_WINDOWS, OnLimit, each_window};
 use ojs_policy::limits::limits;
@@ -63,6 +63,7 @@ pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
     without_limits(root, &written);
     let (policies, tried) = joined(&written);
     let written_queues = queues(root);
+    warn_of_lost_bounds(root, &written_queues.bounds.entries);
     let declared = written.iter().filter_map(|one| {
         let mode = one.on_store_error?;
         Some((Arc::clone(&one.policy.as_ref()?.name), mode))

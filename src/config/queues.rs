@@ -6,6 +6,7 @@ use std::ops::Range;
 use toml::de::DeValue;
 
 use super::costs::{prices, refuse_without_limit};
+use super::entries::hides;
 use super::kinds::{flag, secret};
 use super::mode::{EntryMode, mode};
 use super::tenants::tenants;
@@ -109,6 +110,39 @@ fn warn_of_less(
             format!("queues {other:?} and {name:?} match one queue, and the pattern allows less");
         let hint = "a queue is held to the limits of all entries that match it: give the pattern the larger number";
         root.warn(span, title, hint);
+    }
+}
+
+/// Warns of bounds that are lost: those of a glob behind a wider one, and those of the first glob where a queue has an
+/// entry of its own that leaves them out.
+pub(super) fn warn_of_lost_bounds(root: &TomlTable<'_>, entries: &[(Pattern, Given)]) {
+    for (nth, (name, own)) in entries.iter().enumerate() {
+        let earlier = entries.get(..nth).unwrap_or_default();
+        let mut globs = entries.iter().filter(|(glob, _)| glob.is_glob());
+        let first = globs.find(|(glob, _)| glob.matches(name.as_str()));
+        let first = first.filter(|_| !name.is_glob());
+        let unsaid = first.and_then(|(glob, of)| {
+            let depth = own.max_depth.is_none() && of.max_depth > Some(0);
+            let bytes = own.max_bytes.is_none() && of.max_bytes > Some(0);
+            let field = depth.then_some("max_depth");
+            Some((glob.as_str(), field.or(bytes.then_some("max_size"))?))
+        });
+        let (name, hidden) = (name.as_str(), hides(earlier, name, own));
+        let (title, hint) = match (hidden, unsaid) {
+            (Some(other), _) => (
+                format!(
+                    "the bounds of {name:?} are for no queue: {:?} is before it",
+                    other.as_str()
+                ),
+                "of several globs that match a queue the first one bounds it: write this entry above that one",
+            ),
+            (None, Some((glob, field))) => (
+                format!("queue {name:?} has no `{field}`: that of {glob:?} is not for it"),
+                "its own entry says all that bounds it: write that bound there, or 0 for none",
+            ),
+            (None, None) => continue,
+        };
+        root.warn(&root.place_of(QUEUES, name), title, hint);
     }
 }
 
