@@ -217,8 +217,9 @@ impl Guard {
             let is_same = |own: &Row| claim(own) == asked;
             state.found(job, row.as_ref(), is_same);
         }
-        // A sibling may have renewed it.
-        if let (Some(own), Some(row)) = (state.own.get_mut(job), row)
+        // A sibling may have renewed it. What was taken back and offered meanwhile is out no more.
+        let own = state.own.get_mut(job).filter(|own| own.is_out());
+        if let (Some(own), Some(row)) = (own, row)
             && let Some(due) = row.due()
         {
             own.renew(claim(&row), due, row.claimed.visibility);

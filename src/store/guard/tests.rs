@@ -87,6 +87,20 @@ async fn a_row_that_a_sibling_ended_unheard_is_found() {
     assert!(rig.guard.has_row("b"));
 }
 
+/// What its row was is heard late: the job was taken back and offered meanwhile, and no worker has it.
+#[tokio::test(start_paused = true)]
+async fn an_offer_is_not_out_by_an_answer_of_before() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    rig.faulty.script([Fault::late(Duration::from_secs(1))]);
+    let is_offered = async {
+        assert!(rig.guard.back("a", Gen(1)).await.unwrap());
+        assert!(rig.guard.set(offer(&claimed("a", 3))).await.unwrap());
+    };
+    tokio::join!(rig.guard.follow("a"), is_offered);
+    assert!(!rig.guard.has_row("a"));
+}
+
 /// Two log lines in 10 s are enough; and one loss that lasts is in the log whatever came before it.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_comes_and_goes_fills_no_log() {
