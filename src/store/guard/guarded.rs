@@ -199,18 +199,19 @@ impl Guard {
         rows
     }
 
-    /// A sibling may have ended the row of a job: if it is ours no more, our note of it ends.
-    pub(crate) async fn follow(&self, job: &str) {
+    /// A sibling may have ended the row of a job: if it is ours no more, our note of it ends. `false`: the store did not
+    /// answer.
+    pub(crate) async fn follow(&self, job: &str) -> bool {
         let Some(asked) = self.claim_of_own(job) else {
-            return;
+            return true;
         };
         let Ok(row) = self.inner.row(job).await else {
-            return;
+            return false;
         };
         let claim = |row: &Row| row.claimed.generation;
         let mut state = self.state.lock();
         if row.is_none() && self.may_have_forgotten(&state) {
-            return;
+            return true;
         }
         // One of an older claim was put back, and ours takes its place.
         if row.as_ref().is_none_or(|row| claim(row) >= asked) {
@@ -224,6 +225,7 @@ impl Guard {
         {
             own.renew(claim(&row), due, row.claimed.visibility);
         }
+        true
     }
 
     /// Our notes of rows that are overdue, and that the store does not name as such: a sibling may have ended them, and its
@@ -241,7 +243,10 @@ impl Guard {
             overdue.map(|(job, _)| job.clone()).take(AT_ONCE).collect()
         };
         for job in jobs {
-            self.follow(&job).await;
+            // The others would wait as long, and the sweep for all of them. There is another look.
+            if !self.follow(&job).await {
+                return;
+            }
         }
     }
 

@@ -87,6 +87,23 @@ async fn a_row_that_a_sibling_ended_unheard_is_found() {
     assert!(rig.guard.has_row("b"));
 }
 
+/// Each would wait for a store that hangs, and the sweep for all of them.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_is_asked_about_one_overdue_row() {
+    let rig = rig(OnStoreError::Share);
+    for job in ["a", "b", "c"] {
+        assert!(starts(&rig.guard, job).await.unwrap());
+        rig.faulty.end(job, None).await.unwrap();
+    }
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let before = rig.faulty.calls();
+    rig.faulty.script([Fault::NONE, Fault::gone()]);
+    rig.guard.due(9).await.unwrap();
+    assert_eq!(rig.faulty.calls() - before, 2, "what is due, and one row");
+    rig.guard.due(9).await.unwrap();
+    assert!(["a", "b", "c"].iter().all(|job| !rig.guard.has_row(job)));
+}
+
 /// What its row was is heard late: the job was taken back and offered meanwhile, and no worker has it.
 #[tokio::test(start_paused = true)]
 async fn an_offer_is_not_out_by_an_answer_of_before() {
