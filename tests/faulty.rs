@@ -86,6 +86,8 @@ pub struct Faulty {
     forgets_unsaid: AtomicBool,
     /// Whether it says that no other sidecar is there, whatever the store knows.
     alone: AtomicBool,
+    /// Whether the rows that it shows are a sibling's.
+    theirs: AtomicBool,
 }
 
 struct Plan {
@@ -120,6 +122,7 @@ impl Faulty {
             siblings: AtomicUsize::new(0),
             forgets_unsaid: AtomicBool::new(true),
             alone: AtomicBool::new(false),
+            theirs: AtomicBool::new(false),
         }
     }
 
@@ -131,6 +134,11 @@ impl Faulty {
     /// From now on no other sidecar seems to be there, but for those of [`Faulty::with_siblings`].
     pub fn seems_alone(&self) {
         self.alone.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on all rows that it shows seem to be a sibling's.
+    pub fn rows_are_theirs(&self) {
+        self.theirs.store(true, Ordering::Relaxed);
     }
 
     /// From now on it says what it has forgotten.
@@ -240,7 +248,12 @@ impl Ledger for Faulty {
     }
 
     fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
-        self.run(move || self.inner.rows(which))
+        let rows = self.run(move || self.inner.rows(which));
+        Answer::later(async move {
+            let (mut rows, theirs) = (rows.await?, self.theirs.load(Ordering::Relaxed));
+            rows.iter_mut().for_each(|row| row.ours &= !theirs);
+            Ok(rows)
+        })
     }
 
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {

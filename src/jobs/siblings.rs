@@ -345,9 +345,11 @@ pub(super) async fn own_again(sidecar: &Sidecar, offers: Vec<Claimed>) {
     sidecar.hold.end_offers(&ours);
 }
 
-/// Messages may have been missed: offered jobs that siblings have by now are forgotten.
+/// Messages may have been missed, or the answer when one was told: offered jobs that siblings have by now are forgotten.
 async fn check_offers(sidecar: &Sidecar) {
-    for claimed in sidecar.hold.all_offers() {
+    // In this order, because one may become known meanwhile.
+    let untold = sidecar.hold.untold_offers();
+    for claimed in untold.into_iter().chain(sidecar.hold.all_offers()) {
         follow_offer(sidecar, &claimed).await;
     }
 }
@@ -379,10 +381,7 @@ fn follow_job(proxy: &Proxy, job: Arc<str>) {
             return;
         };
         if sidecar.hold.is_offered(&claimed) {
-            // What is being told only now has no row yet.
-            if sidecar.hold.is_offer_known(&claimed) {
-                follow_offer(sidecar, &claimed).await;
-            }
+            follow_offer(sidecar, &claimed).await;
         } else if sidecar.scopes.knows(claimed.scope)
             && prove::shown_active(&proxy, &claimed).await == Some(false)
         {
@@ -391,11 +390,15 @@ fn follow_job(proxy: &Proxy, job: Arc<str>) {
     });
 }
 
-/// A job that we offered is forgotten if the store says that it is ours no more.
+/// A job that we offered is forgotten if the store says that it is ours no more. What is being told only now has no row
+/// yet, or one of an older claim; but where nobody heard that it was told, a sibling may have it.
 async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) {
+    let is_known = sidecar.hold.is_offer_known(offer);
     let row = sidecar.store.row(&offer.job).await;
     let row = row.ok().filter(|_| !sidecar.store.is_lost());
-    if row.is_some_and(|row| row.is_none_or(|row| !row.ours)) {
+    let is_newer = |row: &Row| row.claimed.generation > offer.generation;
+    let is_theirs = |row: Row| !row.ours && (is_known || is_newer(&row));
+    if row.is_some_and(|row| row.map_or(is_known, is_theirs)) {
         sidecar.hold.forget(&offer.job);
     }
 }
@@ -523,6 +526,47 @@ mod tests {
         assert!(own(&sidecar, &offered, next).await.is_err());
         tokio::time::sleep(Duration::from_secs(6)).await;
         assert!(own(&sidecar, &offered, next).await.unwrap());
+    }
+
+    /// The store has two offers, and nobody heard that: a sibling takes one over. It is not told again as ours, which the
+    /// store would refuse unheeded. Of a third it has heard nothing.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_sibling_has_is_forgotten_although_its_offer_was_unheard() {
+        for missed in [false, true] {
+            let inner = Arc::new(MemoryStore::new(1_000_000));
+            let faulty = Arc::new(Faulty::new(inner.clone()));
+            let guard = Guard::new(faulty.clone(), OnStoreError::Share);
+            let proxy = Proxy::on(Store::shared(Arc::new(guard)));
+            let sidecar = &proxy.sidecar;
+            for (job, fault) in [("j", Fault::unheard()), ("k", Fault::gone())] {
+                let held = held_of(Claim::limited(job));
+                let claimed = held.claimed.clone();
+                sidecar.hold.add(vec![held]);
+                faulty.script([fault]);
+                offer(sidecar, &[claimed]).await;
+                // What failed is put right.
+                sidecar.store.due(0).await.unwrap();
+            }
+            let job: Arc<str> = "j".into();
+            let taken_over = Change::Own {
+                job: job.clone(),
+                generation: Gen(1),
+                next: Gen(7),
+                until: Timestamp(60_000_000),
+            };
+            assert!(inner.set(taken_over).await.unwrap());
+            faulty.rows_are_theirs();
+            match missed {
+                true => check_offers(sidecar).await,
+                false => {
+                    follow_job(&proxy, job.clone());
+                    follow_job(&proxy, "k".into());
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            assert!(!sidecar.hold.has(&job), "missed: {missed}");
+            assert!(sidecar.hold.has("k"), "it is told at the next look");
+        }
     }
 
     /// While the store does not say who has an offered job, each FETCH tries to take it over, and goes on trying. One of them

@@ -71,3 +71,13 @@ fn it_has_siblings_and_forgets_as_it_was_told() {
     store.never_forgets_unsaid();
     assert!(!Ledger::facts(&store).forgets_unsaid);
 }
+
+#[tokio::test(start_paused = true)]
+async fn its_rows_are_a_siblings_once_it_is_told_so() {
+    let store = Faulty::new(Arc::new(MemoryStore::new(0)));
+    store.set(offer("a", 1, &[])).await.unwrap();
+    let is_ours = async || store.row("a").await.unwrap().unwrap().ours;
+    assert!(is_ours().await);
+    store.rows_are_theirs();
+    assert!(!is_ours().await);
+}
