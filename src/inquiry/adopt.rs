@@ -5,7 +5,7 @@
 //! says what siblings hold, but they can: whatever was only seen to run ends when its holder names it. So where siblings
 //! live, a found job first gets a row without limits. Slots come when the siblings had time to name what they hold.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::duration;
 use crate::json::Json;
 use crate::limit::{Limited, Timestamp};
 use crate::policy::{Accept, JobView};
-use crate::store::{Change, Claim, Claimed, Due, Gen, LedgerExt};
+use crate::store::{Change, Claim, Claimed, Due, Gen, LedgerExt, StoreError};
 use crate::subqueues::mirror;
 use crate::told::metrics::Counted;
 use crate::wire::ojs::REPLY_DEPTH;
@@ -207,31 +207,59 @@ pub(crate) async fn adopt_running(
     proxy: &Proxy,
     before: &LimitedBefore,
 ) -> Result<usize, Unlisted> {
+    adopt_listed(proxy, before, None).await
+}
+
+/// Does so; with `left` for these jobs alone, of which the store did not answer before.
+async fn adopt_listed(
+    proxy: &Proxy,
+    before: &LimitedBefore,
+    left: Option<HashSet<Arc<str>>>,
+) -> Result<usize, Unlisted> {
     let sidecar = &proxy.sidecar;
     let _listing = Listing::begin(&sidecar.keeper.adoption);
     // A look at the store tells whether siblings live; at the start there was none yet.
     let looked = sidecar.store.due(0).await.is_ok();
+    if (!looked || sidecar.store.is_lost())
+        && let Some(left) = left
+    {
+        limit_unnamed(proxy, before, HashMap::new(), left);
+        return Ok(0);
+    }
     let is_alone = looked && sidecar.store.siblings() == 0;
-    let (mut adopted, mut seen) = (Vec::new(), HashSet::new());
+    let (mut adopted, mut seen) = (0, HashSet::new());
+    let (mut unnamed, mut failed) = (HashMap::new(), HashSet::<Arc<str>>::new());
     let mut pauses = LIST_AGAIN.into_iter();
     let mut readings = 1..=READINGS;
     let listed = loop {
-        let (mut found, before_it) = (Vec::new(), adopted.len());
+        let (mut found, before_it) = (Vec::new(), adopted);
         let listed = list_running(proxy, before, &mut found).await;
         // The store is asked about each once.
-        found.retain(|claimed| seen.insert(Arc::clone(&claimed.job)));
+        found.retain(|claimed| {
+            let is_asked = left.as_ref().is_none_or(|left| left.contains(&claimed.job));
+            is_asked && seen.insert(Arc::clone(&claimed.job))
+        });
         for claimed in found {
+            let job = Arc::clone(&claimed.job);
             let mut row = claimed.clone();
             if !is_alone {
                 // Without limits it takes no slot.
                 row.limited = Arc::default();
             }
             let until = sidecar.store.now().plus(row.visibility);
-            if adopt(sidecar, row, until.into()).await {
-                adopted.push(claimed);
+            match adopt(sidecar, row, until.into()).await {
+                Ok(got_row) => {
+                    adopted += usize::from(got_row);
+                    failed.remove(&job);
+                    // It may have got one before, without limits, and nobody heard that.
+                    if (got_row && !is_alone) || left.is_some() {
+                        unnamed.insert(job, claimed);
+                    }
+                }
+                Err(_) => drop(failed.insert(job)),
             }
         }
-        let has_more = adopted.len() > before_it;
+        let has_more = adopted > before_it;
         match &listed {
             Err(unlisted) if unlisted.may_come() => match pauses.next() {
                 Some(pause) => {
@@ -244,32 +272,36 @@ pub(crate) async fn adopt_running(
             _ => break listed,
         }
     };
-    let count = adopted.len();
-    if !is_alone {
-        limit_unnamed(proxy, adopted);
+    if listed.as_ref().is_err_and(Unlisted::may_come) {
+        let left = left.into_iter().flatten();
+        failed.extend(left.filter(|job| !seen.contains(job)));
     }
-    listed.map(|_| count)
+    limit_unnamed(proxy, before, unnamed, failed);
+    listed.map(|_| adopted)
 }
 
-/// Gives these found jobs their slots if no sibling names them as held, nor ends them, while it has time for that.
-fn limit_unnamed(proxy: &Proxy, found: Vec<Claimed>) {
-    if found.is_empty() {
+/// Gives these found jobs their slots if no sibling names them as held, nor ends them, while it has time for that. Those of
+/// which the store does not answer then, or has not before, are looked for once more.
+fn limit_unnamed(
+    proxy: &Proxy,
+    before: &LimitedBefore,
+    found: HashMap<Arc<str>, Claimed>,
+    mut failed: HashSet<Arc<str>>,
+) {
+    if found.is_empty() && failed.is_empty() {
         return;
     }
     let sidecar = &proxy.sidecar;
-    let proxy = proxy.clone();
+    let (proxy, before) = (proxy.clone(), before.clone());
     let _task = sidecar.tasks.spawn(async move {
         tokio::time::sleep(NAMED_BY).await;
         let sidecar = &proxy.sidecar;
         let mut limited = Vec::new();
-        for claimed in found {
-            let _listing = Listing::begin(&sidecar.keeper.adoption);
-            let free = sidecar.store.end(&claimed.job, Some(Gen::ADOPTED)).await;
-            if let Ok(Some(free)) = free
-                && let Some(due) = free.due()
-                && adopt(sidecar, claimed.clone(), due).await
-            {
-                limited.push(claimed);
+        for (job, claimed) in found {
+            match limit(sidecar, &claimed).await {
+                Ok(true) => limited.push(claimed),
+                Ok(false) => {}
+                Err(_) => drop(failed.insert(job)),
             }
         }
         // Once all have their slots. One may have ended through a sibling before it had a row.
@@ -278,7 +310,20 @@ fn limit_unnamed(proxy: &Proxy, found: Vec<Claimed>) {
                 overdue::reclaim(sidecar, &claimed).await;
             }
         }
+        if !failed.is_empty() && !sidecar.tasks.draining.is_cancelled() {
+            drop(adopt_listed(&proxy, &before, Some(failed)).await);
+        }
     });
+}
+
+/// Gives a found job its slots, unless its row has ended.
+async fn limit(sidecar: &Sidecar, claimed: &Claimed) -> Result<bool, StoreError> {
+    let _listing = Listing::begin(&sidecar.keeper.adoption);
+    let ended = sidecar.store.end(&claimed.job, Some(Gen::ADOPTED)).await?;
+    match ended.and_then(|row| row.due()) {
+        Some(due) => adopt(sidecar, claimed.clone(), due).await,
+        None => Ok(false),
+    }
 }
 
 /// Reads the backend's list of active jobs, and says how many pages it has. Those that are limited here, were not before
@@ -315,20 +360,21 @@ pub(crate) async fn list_running(
 
 /// Gives one running job its row, above its limits if need be. Says whether it got one. The backend is asked about it
 /// when `until` has come.
-async fn adopt(sidecar: &Sidecar, claimed: Claimed, until: Due) -> bool {
+async fn adopt(sidecar: &Sidecar, claimed: Claimed, until: Due) -> Result<bool, StoreError> {
     let adoption = &sidecar.keeper.adoption;
-    let Ok(row) = sidecar.store.row(&claimed.job).await else {
-        return false;
-    };
+    let row = sidecar.store.row(&claimed.job).await?;
     if row.is_some() || sidecar.hold.has(&claimed.job) || adoption.has_ended(&claimed.job) {
-        return false;
+        return Ok(false);
     }
     let adopt = Change::Adopt {
         claimed: claimed.clone(),
         until,
     };
-    if !matches!(sidecar.store.set(adopt).await, Ok(true)) {
-        return false;
+    match sidecar.store.set(adopt).await {
+        Ok(true) => {}
+        // The store cannot keep it, however often it is told.
+        Ok(false) | Err(StoreError::Unfit(_)) => return Ok(false),
+        Err(error) => return Err(error),
     }
     if !claimed.limited.is_empty() {
         named::noted(sidecar, std::iter::once(&claimed));
@@ -339,7 +385,7 @@ async fn adopt(sidecar: &Sidecar, claimed: Claimed, until: Due) -> bool {
     if adoption.has_ended(&claimed.job) {
         sidecar.end(&claimed.job, Some(Gen::ADOPTED)).await;
     }
-    true
+    Ok(true)
 }
 
 /// The claim of a job that the backend shows as active, if a sibling holds it. A limited job that runs has a row, so one
@@ -437,4 +483,64 @@ fn claimed_at(started: Option<&str>, now: Timestamp) -> Timestamp {
     let started = started.and_then(duration::moment).map(Timestamp);
     let is_likely = |at: &Timestamp| *at <= now && now.since(*at) <= LONGEST;
     started.filter(is_likely).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::equipment::faulty::{Fault, Faulty};
+    use crate::limit::{Limits, Space};
+    use crate::policy::queue_key;
+    use crate::store::guard::{Guard, OnStoreError};
+    use crate::store::memory::MemoryStore;
+    use crate::store::{Ledger, Override, RowsOf, Store};
+
+    /// Whichever question about it the store does not answer, and whether what was asked was done.
+    #[tokio::test(start_paused = true)]
+    async fn a_running_job_gets_its_slots_although_the_store_fails_once() {
+        for (siblings, calls) in [(0, 3), (1, 6)] {
+            for nth in 0..calls {
+                for fault in [Fault::gone(), Fault::unheard()] {
+                    let inner = Arc::new(MemoryStore::new(1_800_000_000_000_000));
+                    let faulty = Arc::new(Faulty::new(inner.clone()));
+                    faulty.with_siblings(siblings);
+                    let guard = Guard::new(faulty.clone(), OnStoreError::Share);
+                    let proxy = Proxy::on(Store::shared(Arc::new(guard)));
+                    for (target, body) in [
+                        (
+                            "/ojs/v1/jobs",
+                            r#"{"type":"t","args":[],"options":{"queue":"q"}}"#,
+                        ),
+                        (
+                            "/ojs/v1/workers/fetch",
+                            r#"{"queues":["q"],"worker_id":"w","visibility_timeout_ms":60000}"#,
+                        ),
+                    ] {
+                        let call = calls::post(&proxy, 0, target, body);
+                        let reply = proxy.upstream.call(call).await.unwrap();
+                        assert!(reply.status.is_success(), "{:?}", reply.body);
+                    }
+                    let limits = Limits {
+                        concurrency: Some(9),
+                        ..Limits::default()
+                    };
+                    let set = Some(Override {
+                        limits,
+                        ..Override::default()
+                    });
+                    let (space, key) = (Space::Queue, queue_key("q"));
+                    let set = Change::Override { space, key, set };
+                    assert!(proxy.sidecar.store.set(set).await.unwrap());
+                    faulty.script((0..nth).map(|_| Fault::NONE).chain([fault.clone()]));
+                    let listed = adopt_running(&proxy, &LimitedBefore::None).await;
+                    assert!(listed.is_ok());
+                    tokio::time::sleep(Duration::from_secs(10)).await;
+                    let rows = inner.rows(RowsOf::Out { max: 9 }).await.unwrap();
+                    let slots = rows.iter().map(|row| row.claimed.limited.len());
+                    let slots: Vec<usize> = slots.collect();
+                    assert_eq!(slots, [1], "{siblings} siblings, call {nth}: {fault:?}");
+                }
+            }
+        }
+    }
 }
