@@ -99,6 +99,14 @@ fn bits_of(subqueues: &HashSet<Subqueue>) -> Arc<[u64]> {
     words.into()
 }
 
+/// Those of so many subqueues that have their bits in these words.
+fn read_bits(words: &[u64], count: u16) -> impl Iterator<Item = Subqueue> {
+    Subqueue::first(count).filter(move |subqueue| {
+        let word = words.get(subqueue.nth() / 64);
+        word.is_some_and(|word| word >> (subqueue.nth() % 64) & 1 == 1)
+    })
+}
+
 impl Subqueues {
     /// Whether any queue has subqueues.
     pub fn any(&self) -> bool {
@@ -344,6 +352,30 @@ impl Subqueues {
         changes
     }
 
+    /// Siblings could not be told this: they are told with what comes next.
+    pub fn put_back(&self, untold: &[Change]) {
+        let mut bases = self.bases.lock();
+        for change in untold {
+            match change {
+                Change::Came { queue, subqueues } => {
+                    if let Some(base) = bases.get_mut(queue) {
+                        let came = read_bits(subqueues, base.book.count());
+                        base.untold.extend(came);
+                    }
+                }
+                Change::Moved { queue, moved } => {
+                    if let Some(base) = bases.get_mut(queue) {
+                        for (subqueue, moved) in Moved::read(moved) {
+                            base.moved.entry(subqueue).or_default().again(&moved);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.news.notify_one();
+    }
+
     /// A sibling told how many jobs came to subqueues and left them, and whose they are.
     pub fn hear_moved(&self, queue: &str, moved: &str) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
@@ -359,11 +391,8 @@ impl Subqueues {
     /// A sibling told of jobs that came.
     pub fn hear(&self, queue: &str, subqueues: &[u64]) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
-            for subqueue in Subqueue::first(base.book.count()) {
-                let word = subqueues.get(subqueue.nth() / 64);
-                if word.is_some_and(|word| word >> (subqueue.nth() % 64) & 1 == 1) {
-                    base.mark(subqueue, None, Instant::now());
-                }
+            for subqueue in read_bits(subqueues, base.book.count()) {
+                base.mark(subqueue, None, Instant::now());
             }
         }
     }
@@ -557,5 +586,29 @@ mod tests {
         }
         let turns = |bases: &HashMap<Arc<str>, SplitQueue>| bases["mail"].scopes.len();
         assert_eq!(turns(&subqueues.bases.lock()), MOST_SCOPES);
+    }
+
+    #[test]
+    fn what_could_not_be_told_is_told_with_what_came_since() {
+        let subqueues = Subqueues::of_file(&["mail"]);
+        let subqueue = Subqueue(70);
+        let came = |tag| subqueues.stored("mail", Flow { subqueue, tag }, MayStart::Now);
+        came(1);
+        came(1);
+        subqueues.mark("mail", subqueue, None);
+        subqueues.put_back(&subqueues.take_untold());
+        came(2);
+        match &subqueues.take_untold()[..] {
+            [
+                Change::Came {
+                    subqueues: words, ..
+                },
+                Change::Moved { moved, .. },
+            ] => {
+                assert_eq!(read_bits(words, 256).collect::<Vec<_>>(), [subqueue]);
+                assert_eq!(**moved, *"46:*:2:0:0", "how many is not known");
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }

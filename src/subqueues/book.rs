@@ -129,6 +129,14 @@ impl Moved {
         }
     }
 
+    /// Siblings were not told this, as far as is known: whose jobs came is told again. How many wait the backend tells,
+    /// and what left is not told twice, for it would hide what waits.
+    pub(super) fn again(&mut self, untold: &Moved) {
+        self.whose = self.whose.and(untold.whose);
+        self.came += untold.came.min(1);
+        self.later += untold.later.min(1);
+    }
+
     /// What siblings read: `NAME:TAG:CAME:LATER:GONE` for each subqueue, in hexadecimal. The tag is `-` of nobody and `*`
     /// of several flows. Before them stands `=SEAL` of the spread by which jobs are written here.
     pub(super) fn written(all: &HashMap<Subqueue, Moved>, seal: Option<&str>) -> Arc<str> {
