@@ -7,8 +7,11 @@ use std::sync::Arc;
 
 use ojs_limit::{Key, Space, Timestamp, fingerprint};
 
-/// How often a sidecar says that it lives, in microseconds. Others take it for gone after 5 s. The sweep looks twice a
-/// second, so the word comes every 1.5 s, and an idle sidecar makes less than one call a second.
+/// How long a sidecar may say nothing before it counts as gone, in microseconds.
+pub(crate) const SILENCE: u64 = 5_000_000;
+
+/// How often a sidecar says that it lives, in microseconds. The sweep looks twice a second, so the word comes every
+/// 1.5 s, and an idle sidecar makes less than one call a second.
 pub(super) const BEAT: u64 = 1_200_000;
 
 /// How long everyone has to put back what they know before anything starts, in data that begin anew. A sidecar notices

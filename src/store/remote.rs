@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::clock::ServerClock;
+use super::fleet::SILENCE;
 use super::record::{self, Kept, Written};
 use super::{Change, Ledger, Overrides, Place, Row, StoreError, StoreFacts, Wake};
 use ojs_limit::Timestamp;
@@ -55,6 +56,8 @@ pub(super) struct Remote {
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
     beat_at: AtomicU64,
     due_from: AtomicU64,
+    /// When we last said that we live, by the store's clock; 0: never yet.
+    spoke_at: AtomicU64,
     /// Which data are known.
     pub(super) data: Mutex<Option<Data>>,
     /// What siblings said, as [`hear`] reads it, and where that is put.
@@ -269,6 +272,7 @@ pub(super) async fn looked(
     remote.was_alone.store(around.is_alone, Ordering::Release);
     remote.beat_at.store(around.beat_at.0, Ordering::Relaxed);
     remote.due_from.store(around.first.0, Ordering::Release);
+    remote.spoke();
     if remote.edition.load(Ordering::Relaxed) != around.edition {
         reload(store, data).await?;
     }
@@ -293,6 +297,7 @@ impl Remote {
             adopted: AtomicU64::new(0),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
+            spoke_at: AtomicU64::new(0),
             data: Mutex::default(),
             heard: tokio::sync::Mutex::new(heard),
             told,
@@ -319,6 +324,16 @@ impl Remote {
             Change::Until { until, .. } | Change::Adopt { until, .. } => self.due_at(until.at()),
             Change::Own { until, .. } => self.due_at(*until),
             _ => {}
+        }
+    }
+
+    /// We have said that we live. Where we had said nothing for long, others took us for dead, and told us nothing.
+    fn spoke(&self) {
+        let now = self.clock.now().0;
+        let before = self.spoke_at.swap(now, Ordering::Relaxed);
+        if before > 0 && before.saturating_add(SILENCE) <= now {
+            // The receiver is in this very store.
+            let _received = self.told.send("all".to_owned());
         }
     }
 
@@ -423,6 +438,8 @@ fn hear(message: &str) -> Option<Said> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock::Clock;
+    use super::super::fleet::BEAT;
     use super::*;
 
     #[test]
@@ -459,5 +476,18 @@ mod tests {
         assert!(hear("offered\nmail").is_none(), "of which scope?");
         assert!(matches!(hear("joined"), Some(Said::Joined)));
         assert!(matches!(hear("all"), Some(Said::Other)));
+    }
+
+    #[tokio::test]
+    async fn who_said_nothing_for_long_looks_at_everything() {
+        let time = Arc::new(AtomicU64::new(1_000_000));
+        let remote = Remote::new(ServerClock::new(Clock::given(Arc::clone(&time))));
+        let hears = |later: u64| {
+            time.fetch_add(later, Ordering::AcqRel);
+            remote.spoke();
+            remote.heard.try_lock().unwrap().try_recv().is_ok()
+        };
+        let silent = [0, BEAT, SILENCE, BEAT];
+        assert_eq!(silent.map(hears), [false, false, true, false]);
     }
 }

@@ -1,7 +1,6 @@
 //! How long a sidecar may be silent, and what it has may stay.
 
-/// How long a sidecar may say nothing before it counts as gone, in microseconds.
-pub(crate) const SILENCE: u64 = 5_000_000;
+pub(crate) use super::super::fleet::SILENCE;
 
 /// How late the owner of a row may be.
 pub(super) const PATIENCE: u64 = 3_000_000;
