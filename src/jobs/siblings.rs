@@ -11,11 +11,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::sweep::files::SiblingFiles;
+use super::sweep::keep;
 use crate::desk::{Proxy, Sidecar, hiding, named, settings};
 use crate::hold::{Held, Lane, Pick};
 use crate::inquiry::calls::{self, Lookup, PAUSES, job_in};
 use crate::inquiry::job::{self, ClaimOrigin, Shown};
-use crate::inquiry::prove::{self, attempt_since};
+use crate::inquiry::prove::{self, Extension, Word, attempt_since};
 use crate::store::{Change, Claimed, Gen, KnownRow, LedgerExt, Place, Row, StoreError, Wake};
 use crate::told::metrics::Counted;
 use crate::wire::boxed;
@@ -80,7 +81,7 @@ pub(super) async fn hear_siblings(proxy: &Proxy, files: &SiblingFiles, stop: Can
             Wake::All => {
                 sidecar.subqueues.doubt_all();
                 settings::follow_settings(sidecar);
-                check_offers(sidecar).await;
+                check_offers(proxy).await;
                 read_pauses(proxy).await;
                 sidecar.hold.ask_all();
                 sidecar.calling.lines.wake_all();
@@ -123,7 +124,7 @@ pub(super) async fn take_over_of(proxy: &Proxy, scope: u64, queues: &[Arc<str>])
         for queue in queues {
             let lane = Lane { scope, queue };
             let offers = proxy.sidecar.hold.offers_of(&lane, AT_ONCE);
-            own_again(&proxy.sidecar, offers).await;
+            own_again(&proxy, offers).await;
             take_over(&proxy, &lane).await;
         }
     });
@@ -315,7 +316,8 @@ pub(super) async fn offer_unwanted(sidecar: &Sidecar) {
 
 /// Looks after the jobs that are offered: those whose claims are over are forgotten, and without a sibling all are
 /// ours again.
-pub(super) async fn look_after_offers(sidecar: &Sidecar) {
+pub(super) async fn look_after_offers(proxy: &Proxy) {
+    let sidecar = &proxy.sidecar;
     for claimed in sidecar.hold.lapsed_offers() {
         sidecar.lose(&claimed).await;
     }
@@ -323,13 +325,13 @@ pub(super) async fn look_after_offers(sidecar: &Sidecar) {
         let mut offers = sidecar.hold.all_offers();
         // Some at each look, which is also the word that this sidecar lives.
         offers.truncate(OFFERS_AT_ONCE);
-        own_again(sidecar, offers).await;
+        own_again(proxy, offers).await;
     }
 }
 
 /// Gets offered jobs back from the store, as a sibling would. Those that a sibling has by now are forgotten.
-pub(super) async fn own_again(sidecar: &Sidecar, offers: Vec<Claimed>) {
-    let mut ours = Vec::new();
+pub(super) async fn own_again(proxy: &Proxy, offers: Vec<Claimed>) {
+    let (sidecar, mut ours) = (&proxy.sidecar, Vec::new());
     for claimed in offers {
         if sidecar.store.is_lost() {
             break;
@@ -337,7 +339,7 @@ pub(super) async fn own_again(sidecar: &Sidecar, offers: Vec<Claimed>) {
         let claim = own_number(claimed.generation);
         match own(sidecar, &claimed, claim).await {
             Ok(true) => ours.push((claimed, claim)),
-            Ok(false) => follow_offer(sidecar, &claimed).await,
+            Ok(false) => follow_offer(proxy, &claimed).await,
             // It is asked again at the next look.
             Err(_) => break,
         }
@@ -346,11 +348,12 @@ pub(super) async fn own_again(sidecar: &Sidecar, offers: Vec<Claimed>) {
 }
 
 /// Messages may have been missed, or the answer when one was told: offered jobs that siblings have by now are forgotten.
-async fn check_offers(sidecar: &Sidecar) {
+async fn check_offers(proxy: &Proxy) {
+    let hold = &proxy.sidecar.hold;
     // In this order, because one may become known meanwhile.
-    let untold = sidecar.hold.untold_offers();
-    for claimed in untold.into_iter().chain(sidecar.hold.all_offers()) {
-        follow_offer(sidecar, &claimed).await;
+    let untold = hold.untold_offers();
+    for claimed in untold.into_iter().chain(hold.all_offers()) {
+        follow_offer(proxy, &claimed).await;
     }
 }
 
@@ -381,7 +384,7 @@ fn follow_job(proxy: &Proxy, job: Arc<str>) {
             return;
         };
         if sidecar.hold.is_offered(&claimed) {
-            follow_offer(sidecar, &claimed).await;
+            follow_offer(&proxy, &claimed).await;
         } else if sidecar.scopes.knows(claimed.scope)
             && prove::shown_active(&proxy, &claimed).await == Some(false)
         {
@@ -392,14 +395,24 @@ fn follow_job(proxy: &Proxy, job: Arc<str>) {
 
 /// A job that we offered is forgotten if the store says that it is ours no more. What is being told only now has no row
 /// yet, or one of an older claim; but where nobody heard that it was told, a sibling may have it.
-async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) {
+async fn follow_offer(proxy: &Proxy, offer: &Claimed) {
+    let sidecar = &proxy.sidecar;
     let is_known = sidecar.hold.is_offer_known(offer);
     let row = sidecar.store.row(&offer.job).await;
-    let row = row.ok().filter(|_| !sidecar.store.is_lost());
+    let Some(row) = row.ok().filter(|_| !sidecar.store.is_lost()) else {
+        return;
+    };
     let is_newer = |row: &Row| row.claimed.generation > offer.generation;
-    let is_theirs = |row: Row| !row.ours && (is_known || is_newer(&row));
-    if row.is_some_and(|row| row.map_or(is_known, is_theirs)) {
-        sidecar.hold.forget(&offer.job);
+    let is_theirs = |row: &Row| !row.ours && (is_known || is_newer(row));
+    if !row.as_ref().map_or(is_known, is_theirs) {
+        return;
+    }
+    sidecar.hold.forget(&offer.job);
+    if row.is_some_and(|row| row.is_out()) {
+        // A heartbeat of ours may have come since it went out.
+        let lasts = Extension::of_held(offer, &sidecar.backend).lasts;
+        let named = (offer.job.clone(), offer.attempt);
+        keep::follow_out(proxy, lasts, std::iter::once((&named, Word::None)));
     }
 }
 
@@ -472,7 +485,7 @@ mod tests {
     use crate::limit::Timestamp;
     use crate::store::guard::{Guard, OnStoreError};
     use crate::store::memory::MemoryStore;
-    use crate::store::{Claim, Store, Verdict};
+    use crate::store::{Claim, Ledger, Store, Verdict};
 
     /// An offer that nobody took, and of whose end the store has not heard: its job starts at the second question.
     #[tokio::test(start_paused = true)]
@@ -557,7 +570,7 @@ mod tests {
             assert!(inner.set(taken_over).await.unwrap());
             faulty.rows_are_theirs();
             match missed {
-                true => check_offers(sidecar).await,
+                true => check_offers(&proxy).await,
                 false => {
                     follow_job(&proxy, job.clone());
                     follow_job(&proxy, "k".into());
@@ -567,6 +580,48 @@ mod tests {
             assert!(!sidecar.hold.has(&job), "missed: {missed}");
             assert!(sidecar.hold.has("k"), "it is told at the next look");
         }
+    }
+
+    /// The word of who took an offered job over came late, and a heartbeat of ours before it: the sibling's worker has the
+    /// job for as long as it was given it.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_siblings_worker_has_gets_its_whole_time_back() {
+        let inner = Arc::new(MemoryStore::new(1_000_000));
+        let faulty = Arc::new(Faulty::new(inner.clone()));
+        let guard = Guard::new(faulty.clone(), OnStoreError::Share);
+        let proxy = Proxy::on(Store::shared(Arc::new(guard)));
+        let sidecar = &proxy.sidecar;
+        let post = async |target: &str, body: &'static str| {
+            let call = calls::post(&proxy, 0, target, body);
+            proxy.upstream.call(call).await.unwrap().body
+        };
+        let job = r#"{"type":"t","args":[],"options":{"queue":"q"}}"#;
+        post("/ojs/v1/jobs", job).await;
+        let fetch = r#"{"queues":["q"],"worker_id":"sidecar","visibility_timeout_ms":120000}"#;
+        let reply = post("/ojs/v1/workers/fetch", fetch).await;
+        let id = job_in(&reply).and_then(|job| Some(job.get("id")?.text()?.into_owned()));
+        let held = held_of(Claim {
+            scope: 0,
+            attempt: None,
+            visibility: 120_000_000,
+            ..Claim::limited(&id.unwrap())
+        });
+        let claimed = held.claimed.clone();
+        sidecar.hold.add(vec![held]);
+        offer(sidecar, std::slice::from_ref(&claimed)).await;
+
+        let mut theirs = claimed.clone();
+        theirs.generation = Gen(7);
+        inner.end(&theirs.job, None).await.unwrap();
+        inner.take(&[&theirs], 1).await.unwrap();
+        faulty.rows_are_theirs();
+        let extension = Extension::of_held(&claimed, &sidecar.backend);
+        let named = [(claimed.job.clone(), claimed.attempt)];
+        prove::confirm(&proxy, 0, &extension, &named, 0).await;
+        follow_job(&proxy, claimed.job.clone());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!sidecar.hold.has(&claimed.job));
+        assert_eq!(prove::shown_active(&proxy, &claimed).await, Some(true));
     }
 
     /// While the store does not say who has an offered job, each FETCH tries to take it over, and goes on trying. One of them

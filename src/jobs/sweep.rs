@@ -83,7 +83,7 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
         settings::follow_settings(&proxy.sidecar);
         settings::tell_unbound(&proxy.sidecar);
         siblings::offer_unwanted(&proxy.sidecar).await;
-        siblings::look_after_offers(&proxy.sidecar).await;
+        siblings::look_after_offers(proxy).await;
         look_at_due(proxy, &overdue, &stop).await;
         name_again(&proxy.sidecar, &mut others);
         fetch::name_claims(&proxy.sidecar);

@@ -137,7 +137,7 @@ pub(crate) async fn drain(proxy: &Proxy, least: Duration, most: Duration) {
     }
     siblings::offer_all(sidecar, most / 4).await;
     if sidecar.backend.requeue_harmless() {
-        siblings::own_again(sidecar, sidecar.hold.all_offers()).await;
+        siblings::own_again(proxy, sidecar.hold.all_offers()).await;
     }
     let mut stay = HashSet::new();
     loop {
