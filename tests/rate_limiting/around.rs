@@ -164,7 +164,8 @@ async fn workers_that_go_around_no_limit_are_told_of_no_more() {
     let (stage, _logged) = Stage::of(Lax::redis()).await;
     let config = format!("{none}{TWO}");
     let sidecar = stage.sidecar(1, memory(), &config).await;
-    work_for(170, "billing", &[(&stage.around(), "d")]).await;
+    let (through, around) = (sidecar.client(), stage.around());
+    work_for(170, "billing", &[(&around, "d"), (&through, "w")]).await;
     assert_eq!(workers(&sidecar).await, Some(1.0));
     sidecar.reload.apply(settings(&stage.behind.base(), none));
     sleep(Duration::from_secs(60)).await;
