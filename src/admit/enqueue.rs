@@ -17,7 +17,7 @@ use crate::answers::respond::{self, Fault, refuse};
 use crate::bounds::TakenPlaces;
 use crate::desk::named::{self, LimitedJob};
 use crate::desk::outlive::to_the_end;
-use crate::desk::{Proxy, Sidecar, enqueued};
+use crate::desk::{Proxy, Sidecar, enqueued, tell};
 use crate::inquiry::calls::may_be_done;
 use crate::inquiry::in_force::limits_queue;
 use crate::json::{self, Json, Kind, Splice};
@@ -84,13 +84,8 @@ pub(crate) async fn enqueue(
         ) {
             Ok((body, brought)) if are_jobs => (body, brought),
             Ok((body, brought)) => {
-                if brought.iter().any(Option::is_some) && sidecar.admit.templates.now() {
-                    tracing::warn!(
-                        id = %"template_limits",
-                        path = parts.uri.path(),
-                        "a template brings a rate_limit, which no known backend gives to the jobs of a cron or a \
-                         workflow: nothing limits them by it; limit them by queue or type"
-                    );
+                if brought.iter().any(Option::is_some) {
+                    tell::template_limits(sidecar, parts.uri.path());
                 }
                 (body, Vec::new())
             }

@@ -169,6 +169,18 @@ pub(crate) fn unpaid(sidecar: &Sidecar, budget: &str, call: &Parts) {
     }
 }
 
+/// A template of a cron or a workflow brings limits.
+pub(crate) fn template_limits(sidecar: &Sidecar, path: &str) {
+    if sidecar.admit.templates.now() {
+        tracing::warn!(
+            id = %"template_limits",
+            path,
+            "a template brings a rate_limit, which no known backend gives to the jobs of a cron or a workflow: nothing \
+             limits them by it; limit them by queue or type"
+        );
+    }
+}
+
 /// Only the header of a request, which is not trusted, says whose a job is that is limited or bounded by tenant.
 pub(crate) fn tenant_untrusted(sidecar: &Sidecar, tenant: &str) {
     if sidecar.control.tenant_untrusted.now() {

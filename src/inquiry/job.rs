@@ -267,24 +267,16 @@ pub(crate) fn read_job(
         meta,
         tenant: live.trusted(origin.tenant),
     };
-    if let Some(tenant) = origin.tenant
-        && view.tenant.is_none()
-        && live.policies.lacks_tenant(&view)
-    {
-        tell::tenant_untrusted(sidecar, tenant);
+    let is_doubtful = |_: &&str| view.tenant.is_none() && live.policies.lacks_tenant(&view);
+    if let Some(said) = origin.tenant.filter(is_doubtful) {
+        tell::tenant_untrusted(sidecar, said);
     }
     if !own.is_empty() && live.policies.accept() != Accept::Ignore {
         sidecar.fetching.brought.store(true, Ordering::Relaxed);
     }
     let limits = limits_of(&view, &own, live, &mut reading.known);
-    let (mut capped, mut unsaid) = (Vec::new(), None);
-    let limits = priced(limits, &view, job, |nth, unpaid| match unpaid {
-        Unpaid::Unsaid => {
-            sidecar.metrics.count(Counted::CostUnsaid);
-            unsaid = Some(nth);
-        }
-        Unpaid::OverMax => capped.push(nth),
-    });
+    let mut unpaid = Vec::new();
+    let limits = priced(limits, &view, job, |nth, why| unpaid.push((nth, why)));
     let wished = brings.then(|| mirror::visibility(job)).flatten();
     let lasts = wished.map_or(DEFAULT_VISIBILITY, Duration::from_millis);
     let visibility = origin.visibility.unwrap_or(lasts);
@@ -299,12 +291,8 @@ pub(crate) fn read_job(
         limited: limits,
         ..Claim::new(Arc::from(id.as_ref()), generation, queue)
     });
-    let capped = capped.iter().filter_map(|nth| claimed.limited.get(*nth));
-    capped.for_each(|one| tell::capped(sidecar, &claimed, one, Counted::CostOverMax));
-    if let Some(one) = unsaid.and_then(|nth| claimed.limited.get(nth))
-        && let Some(from) = one.cost.rule.as_ref().and_then(|rule| rule.from.as_deref())
-    {
-        tell::cost_untold(&sidecar.fetching.untold, &claimed, one, from);
+    for (nth, why) in unpaid {
+        tell_unpaid(sidecar, &claimed, nth, why);
     }
     let body = shown_to_workers(sidecar, job, subqueue, reading);
     let proof = match origin.visibility.is_some() || wished.is_some() {
@@ -318,6 +306,23 @@ pub(crate) fn read_job(
     // What it gives in spite of that is given: a time that was never set may be one of the year 1.
     held.expires = expires.map(Timestamp).filter(|at| *at > reading.claimed_at);
     Some(held)
+}
+
+/// A job does not pay what it says to the limit of this number.
+fn tell_unpaid(sidecar: &Sidecar, claimed: &Claimed, nth: usize, why: Unpaid) {
+    let Some(one) = claimed.limited.get(nth) else {
+        return;
+    };
+    if why == Unpaid::OverMax {
+        return tell::capped(sidecar, claimed, one, Counted::CostOverMax);
+    }
+    sidecar.metrics.count(Counted::CostUnsaid);
+    let Some(rule) = &one.cost.rule else { return };
+    // A default above 1 is for those that say nothing.
+    let is_meant = why == Unpaid::Unsaid && rule.default.get() > 1;
+    if let Some(from) = rule.from.as_deref().filter(|_| !is_meant) {
+        tell::cost_untold(&sidecar.fetching.untold, claimed, one, from);
+    }
 }
 
 /// The job as a worker gets it: without its mirror, and in the queue that the worker named.

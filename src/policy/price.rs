@@ -73,8 +73,10 @@ impl Prices {
 /// What was said of a cost that could not be paid as it was said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unpaid {
-    /// Nothing that is a number from 1: the default is paid.
+    /// Nothing: the default is paid.
     Unsaid,
+    /// Something that is no number from 1: the default is paid.
+    NoNumber,
     /// More than the most that a job pays.
     OverMax,
 }
@@ -94,6 +96,9 @@ pub fn pays<'a>(
     let said = value.and_then(|value| amount(value, 1.0));
     let most = rule.max.unwrap_or_else(|| most().max(rule.default));
     match said.and_then(NonZeroU32::new) {
+        None if value.is_some_and(|value| !value.is_null()) => {
+            (rule.default, Some(Unpaid::NoNumber))
+        }
         None => (rule.default, Some(Unpaid::Unsaid)),
         Some(over) if over > most => (most, Some(Unpaid::OverMax)),
         Some(said) => (said, None),

@@ -109,7 +109,10 @@ async fn a_cost_that_is_not_said_is_told() {
     let said =
         r#"{"type":"t","args":[0,{"n":2}],"meta":{"use":{"tokens":5}},"options":{"queue":"q"}}"#;
     let rig = Rig::with(FROM).await;
-    for (job, times) in [(said, 0), (said, 0), (&*said.replace("tokens", "token"), 1)] {
+    // A default of 7 is for jobs that say nothing.
+    let nothing = said.replace("tokens", "token");
+    let a_text = said.replace(":5", r#":"5""#);
+    for (job, times) in [(said, 0), (&*nothing, 0), (&*a_text, 1)] {
         rig.enqueue(job, 1).await;
         assert_eq!(rig.client.fetch("q", 1).await.len(), 1, "{job}");
         assert_eq!(
