@@ -46,11 +46,7 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     let tried = settings.policies.shadow();
     let policies = with_tried(settings.policies.policies(), tried.map(PolicySet::policies));
     let policies = policies.map(|(policy, shadow)| {
-        let has_subqueues =
-            |queue: &Pattern| settings.policies.subqueues().contains_key(queue.as_str());
-        let queues = &policy.matching.queue;
-        let is_split = !queues.is_empty() && queues.iter().all(has_subqueues);
-        let text = of_policy(policy, is_split, &reach);
+        let text = of_policy(policy, settings, &reach);
         let text = of_sample(policy.matching.sample, shadow, &text);
         entry(POLICIES, &policy.name, text)
     });
@@ -108,8 +104,12 @@ fn of_sample(sample: Sample, shadow: &str, text: &str) -> String {
     }
 }
 
-/// `is_split`: its jobs wait in subqueues. `reach`: how many jobs of one key a FETCH looks past where they do not.
-fn of_policy(policy: &Policy, is_split: bool, reach: &str) -> String {
+/// `reach`: how many jobs of one key a FETCH looks past where they do not wait in subqueues.
+fn of_policy(policy: &Policy, settings: &Settings, reach: &str) -> String {
+    let queues = &policy.matching.queue;
+    let subqueues = settings.policies.subqueues();
+    let has_subqueues = |queue: &Pattern| subqueues.contains_key(queue.as_str());
+    let is_split = !queues.is_empty() && queues.iter().all(has_subqueues);
     let mut parts = of_limits(&policy.limits);
     parts.extend(of_prices(&policy.prices, reach));
     if policy.prices.by_calls {

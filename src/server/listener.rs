@@ -34,7 +34,10 @@ async fn end_unwanted(
 ) {
     let has_changed = last != Some(tls);
     for (flags, task, unwanted) in open.values_mut() {
-        if !flags.may_stay(tls, has_changed) {
+        if has_changed {
+            flags.doubts();
+        }
+        if !flags.may_stay(tls) {
             flags.drain();
             *unwanted += 1;
             if *unwanted > LAST_LOOK {

@@ -161,13 +161,20 @@ impl Flags {
         *self.shown.lock() = Some((chain, 0));
     }
 
-    /// Whether the client may stay by what it has shown, which is judged `anew` where the listener's files have changed.
-    pub(super) fn may_stay(&self, tls: &ListenerTls, anew: bool) -> bool {
+    /// What the client has shown is judged anew: the listener's files have changed.
+    pub(super) fn doubts(&self) {
+        if let Some((_, until)) = self.shown.lock().as_mut() {
+            *until = 0;
+        }
+    }
+
+    /// Whether the client may stay by what it has shown.
+    pub(super) fn may_stay(&self, tls: &ListenerTls) -> bool {
         let mut shown = self.shown.lock();
         let Some((chain, until)) = shown.as_mut() else {
             return true;
         };
-        if anew || *until < tls::now() {
+        if *until < tls::now() {
             *until = tls.admits(chain).unwrap_or(0);
         }
         *until > 0
