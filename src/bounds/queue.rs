@@ -23,6 +23,9 @@ use ojs_limit::{Rate, Timestamp, Window};
 /// How long a queue is remembered that nobody uses and in which nothing waits.
 const UNUSED: Duration = Duration::from_secs(600);
 
+/// Of a queue that nobody uses for so long it is shown what was known then.
+const IDLE: Duration = Duration::from_secs(10);
+
 /// The state of one queue.
 #[derive(Debug)]
 pub(super) struct BoundedQueue {
@@ -154,9 +157,12 @@ impl BoundedQueue {
         Some(level)
     }
 
-    /// Whether it is near its bound and should be looked at, although nobody asks.
+    /// Whether it should be looked at although nobody asks: it is near its bound, or was not used for [`IDLE`], and its jobs
+    /// may have left through siblings since.
     pub(super) fn is_pressed(&self, now: Instant) -> bool {
-        self.edges.is_above() && self.estimate.is_old(self.used, now)
+        let is_idle = now.saturating_duration_since(self.used) >= IDLE;
+        let has_jobs = self.estimate.depth(HeldCount::default()) > 0;
+        (self.edges.is_above() || is_idle && has_jobs) && self.estimate.is_old(self.used, now)
     }
 
     /// The last enqueue that met a bound of a part of its jobs, if that was lately.

@@ -159,7 +159,7 @@ impl Pressure {
     }
 
     /// The queues at their warning threshold or beyond that were not looked at for a second (up to a minute where
-    /// nobody uses them), and whose credentials were used last.
+    /// nobody uses them), others that nobody uses, and whose credentials were used last.
     pub fn pressed(&self, now: Instant) -> Vec<(Arc<str>, u64)> {
         let state = self.state.lock();
         let due = state.queues.iter();

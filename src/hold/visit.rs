@@ -50,6 +50,8 @@ pub struct LaneView {
     pub asked_at: Option<Instant>,
     /// The highest priority that is held here, whether or not it may be asked for.
     pub best: Option<i32>,
+    /// The bytes of all that is held, of other lanes too.
+    pub bytes: usize,
 }
 
 /// What the room of a queue's own limits is promised to.
@@ -117,6 +119,7 @@ impl Hold {
         let seen = LaneView {
             is_held,
             is_held_for_others: !is_held && all.any(|queue| queue.known > 0),
+            bytes: state.bytes,
             ..LaneView::default()
         };
         let Some(queue) = queue else {

@@ -551,8 +551,11 @@ mod tests {
             let guard = Guard::new(faulty.clone(), OnStoreError::Share);
             let proxy = Proxy::on(Store::shared(Arc::new(guard)));
             let sidecar = &proxy.sidecar;
-            for (job, fault) in [("j", Fault::unheard()), ("k", Fault::gone())] {
-                let held = held_of(Claim::limited(job));
+            for (nth, job, fault) in [(1, "j", Fault::unheard()), (2, "k", Fault::gone())] {
+                let held = held_of(Claim {
+                    generation: Gen(nth),
+                    ..Claim::limited(job)
+                });
                 let claimed = held.claimed.clone();
                 sidecar.hold.add(vec![held]);
                 faulty.script([fault]);

@@ -99,6 +99,22 @@ async fn what_happens_behind_our_back_is_seen() {
     pair.stop().await;
 }
 
+/// Far from the bound, and nobody enqueues any more: what is shown becomes right all the same.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_nobody_uses_is_shown_as_it_is() {
+    let wide = FILE.replace('3', "100");
+    let (pair, client) = simulated(Lax::spec(), &wide).await;
+    client.fill("q", 5).await;
+    let admin = pair.sidecar.admin();
+    let pressure = async || admin.metric("ojs_backpressure_pressure{queue=\"q\"}").await;
+    assert_eq!(pressure().await, Some(0.05));
+    let fetch = json!({"queues": ["q"], "count": 5, "worker_id": "around"});
+    directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(pressure().await, Some(0.0));
+    pair.stop().await;
+}
+
 /// Far from the bound the backend is hardly asked, near it at most ten times a second.
 #[tokio::test(start_paused = true)]
 async fn the_backend_is_asked_seldom() {

@@ -246,13 +246,15 @@ class Exceptions:
         return 1 + lost + self.is_away(q, t - period, t)
 
     def is_forgotten(self, start, end, sidecar):
-        """Whether nobody may know of a job that is out: the store was emptied, and its sidecar had ended or stood (37)."""
+        """Whether nobody may know of a job that is out: the store was emptied, and its sidecar had ended, stood or was cut
+        off (37)."""
         ended = [span[0] for span in self.ends_of[sidecar].within(start, end)]
         if self.r.plan["store"] == "memory":
             # What runs is read from the backend, if that answers (3, 4).
             return any(self.deaf.within(t, t + HEALS) for t in ended)
         wiped = self.forgets.within(start, end)
         stood = [stop for stop in self.r.stops.within(start, end) if stop[2] == sidecar]
+        stood += [span for span in self.alone.get(sidecar, []) if span[1] >= start and span[0] <= end]
         stood_over = any(stop[0] <= wipe[1] and stop[1] >= wipe[0] for stop in stood for wipe in wiped)
         return stood_over or any(t <= wipe[1] for t in ended for wipe in wiped)
 

@@ -26,6 +26,8 @@ const SETTLE: Duration = Duration::from_millis(250);
 const MOST_PAGES: usize = 100;
 /// The most names that nobody reads of which it is asked whether jobs wait there.
 const MOST_UNREAD: usize = 64;
+/// The most queues that are looked at at once where nobody asks. The others are in the next round.
+const MOST_PRESSED: usize = 64;
 /// The most queues that are looked at at the start.
 const MOST_MEASURED: usize = 1_000;
 
@@ -247,7 +249,8 @@ pub(crate) fn watch_bounds(proxy: &Proxy) {
             measure_all(&proxy, &bases_of(&listed)).await;
         });
     }
-    for (queue, scope) in pressure.pressed(Instant::now()) {
+    let pressed = pressure.pressed(Instant::now()).into_iter();
+    for (queue, scope) in pressed.take(MOST_PRESSED) {
         look_soon(proxy, queue, scope);
     }
 }

@@ -44,7 +44,8 @@ pub(super) async fn cap_of(sidecar: &Sidecar, lane: &Lane, gate: &Gate, n: usize
 /// of them has places of its own in the hold, as far as that has room for their bytes.
 pub(super) async fn cap_of_subqueues(sidecar: &Sidecar, lane: &Lane, gate: &Gate, n: usize) -> Cap {
     let limited = in_force::limits_now(sidecar, &lane.queue, &gate.limited);
-    if sidecar.hold.bytes() >= sidecar.hold_most(&sidecar.live().settings).bytes {
+    let bytes = sidecar.hold.look(lane, 0, sidecar.store.now()).bytes;
+    if bytes >= sidecar.hold_most(&sidecar.live().settings).bytes {
         return Cap::default();
     }
     cap_by_limits(sidecar, lane, gate, &limited, n).await
