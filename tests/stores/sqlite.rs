@@ -12,7 +12,8 @@ fn rig() -> Rig {
                 target: dir.path().join("limits.db"),
                 namespace: "ojs-throttle".to_owned(),
                 owner: owner.to_owned(),
-                timeout: Duration::from_secs(10),
+                // A disk that many tests share may stand still for longer than ten seconds.
+                timeout: Duration::from_secs(30),
             };
             let store = open(config, clock.clone());
             async {
