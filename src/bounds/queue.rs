@@ -23,7 +23,8 @@ use ojs_limit::{Rate, Timestamp, Window};
 /// How long a queue is remembered that nobody uses and in which nothing waits.
 const UNUSED: Duration = Duration::from_secs(600);
 
-/// Of a queue that nobody uses for so long it is shown what was known then.
+/// A queue with jobs that nobody uses for so long is looked at all the same: else pages and gauges would show for ever what
+/// was known when it was used last.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The state of one queue.
