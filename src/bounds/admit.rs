@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::edge::{LastRefusal, TellRefusal};
+use super::edge::LastRefusal;
 use super::fleet::want_places;
 use super::groups::FullGroup;
 use super::line::WantedAhead;
@@ -199,17 +199,13 @@ impl Pressure {
         queue
     }
 
-    /// Notes that a producer is told that its enqueue does not fit, and `why`. Returns where else that is worth telling.
-    pub fn note_refusal(&self, full: &Full, why: &str, now: Instant) -> TellRefusal {
-        let first = TellRefusal {
-            as_event: true,
-            in_log: true,
-        };
+    /// Notes that a producer is told that its enqueue does not fit, and `why`. Returns whether the log has a line of it.
+    pub fn note_refusal(&self, full: &Full, why: &str, now: Instant) -> bool {
         let note = |queue: &mut BoundedQueue| {
             queue.refusal = LastRefusal::of(full, why, now).or(queue.refusal.take());
             queue.edges.refused(full, now)
         };
-        self.with(&full.queue, note).unwrap_or(first)
+        self.with(&full.queue, note).unwrap_or(true)
     }
 
     /// The queues that refused an enqueue lately although they were not full.

@@ -1,5 +1,5 @@
 //! Edges: a queue comes near its bound, is full, and has room again. Between two edges the log has nothing again, or
-//! the lines of a full queue would hide all others. Events tell of refusals as long as there are any.
+//! the lines of a full queue would hide all others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +8,9 @@ use tokio::time::Instant;
 
 use super::want::{BoundMet, Crossed, Edge, Full};
 
-/// The least time between two events that a queue refuses.
-const EVENT_GAP: Duration = Duration::from_secs(1);
 /// The least time between two lines of the log about the same edge. A queue that is full while workers take its jobs
 /// crosses it all the time, and that is the normal overload.
 const LOG_GAP: Duration = Duration::from_secs(10);
-
-/// Where a refusal is told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TellRefusal {
-    /// As an event.
-    pub as_event: bool,
-    /// In the log.
-    pub in_log: bool,
-}
 
 /// The last enqueue that was refused although the queue was not full: by a bound of a part of its jobs (of a tenant, of a
 /// key, or of a time), or because it needed more than was left.
@@ -66,8 +55,6 @@ pub struct QueueEdges {
     /// Whether the last warning was worth a line, and when one was.
     loud: bool,
     warned: Option<Instant>,
-    /// When an event last told that it refuses.
-    refusal: Option<Instant>,
     /// The last lines of the log that it refuses all enqueues, or some.
     all: LastSaid,
     some: LastSaid,
@@ -128,17 +115,15 @@ impl QueueEdges {
         self.above
     }
 
-    /// Notes that an enqueue was refused. Returns where that is told.
-    pub fn refused(&mut self, full: &Full, now: Instant) -> TellRefusal {
+    /// Notes that an enqueue was refused. Returns whether the log has a line of it.
+    pub fn refused(&mut self, full: &Full, now: Instant) -> bool {
         // Another tenant, another key or a smaller batch may fit.
         let line = match full.met {
             BoundMet::Tenant | BoundMet::Key => &mut self.some,
             _ if !full.may_ever_fit() => &mut self.some,
             _ => &mut self.all,
         };
-        let in_log = line.say(now);
-        let as_event = is_due(&mut self.refusal, EVENT_GAP, now);
-        TellRefusal { as_event, in_log }
+        line.say(now)
     }
 
     /// Notes that an enqueue was accepted.
@@ -208,22 +193,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_told_once_a_second() {
-        let (mut edges, now) = (QueueEdges::default(), Instant::now());
-        let mut tells = |ms| {
-            let at = now + Duration::from_millis(ms);
-            edges.refused(&full(BoundMet::Depth, 1), at).as_event
-        };
-        let told = [0, 500, 999, 1_000, 1_200, 5_000].map(&mut tells);
-        assert_eq!(told, [true, false, false, true, false, true]);
-    }
-
-    #[test]
     fn a_queue_that_is_full_and_flaps_has_a_line_in_ten_seconds() {
         let (mut edges, now) = (QueueEdges::default(), Instant::now());
         let loud = |edges: &mut QueueEdges, second, met, wanted| {
             let at = now + Duration::from_secs(second);
-            edges.refused(&full(met, wanted), at).in_log
+            edges.refused(&full(met, wanted), at)
         };
         let mut lines = Vec::new();
         for second in 0..25 {

@@ -37,7 +37,7 @@ pub use bounds::{
     Bounds, BoundsTable, DEFAULT_TENANT, FileBounds, Given, OverflowStrategy, PerKey,
 };
 pub use drops::Dropping;
-pub use edge::{LastRefusal, TellRefusal};
+pub use edge::LastRefusal;
 pub use estimate::{Counts, HeldCount, LookFound};
 pub use fleet_depth::{GrantedPlaces, WantedPlaces};
 pub use look::{Awaited, Fleet, MissingStats, StatsAnswer};

@@ -200,8 +200,7 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
         let rates = &mut limited.limits.rates;
         // It counts in the windows of the file, and in those that hold now: what is set by hand ends some day.
         for rate in set.into_iter().flat_map(|set| set.rates) {
-            let is_same = |of: &Rate| (of.period, &of.window) == (rate.period, &rate.window);
-            if !rates.iter().any(is_same) {
+            if !rates.iter().any(|of| of.is_like(&rate)) {
                 rates.push(rate);
             }
         }

@@ -3,6 +3,7 @@
 
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::EntryRef;
@@ -10,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::Sidecar;
 use crate::json::Json;
-use crate::limit::{Key, Limited, Limits, Space, each_key};
+use crate::limit::{Beside, Key, Limited, Limits, Space, each_key};
 use crate::policy::{BROUGHT, strictest};
 use crate::store::Claimed;
 use crate::wire::ojs::REPLY_DEPTH;
@@ -24,7 +25,11 @@ const PENDING: usize = 25_000;
 
 /// The job keys that were named so far.
 #[derive(Default, Debug)]
-pub(crate) struct KnownKeys(Mutex<Book>);
+pub(crate) struct KnownKeys {
+    book: Mutex<Book>,
+    /// Whether jobs of some key count in different windows. Nearly always none do.
+    any_beside: AtomicBool,
+}
 
 #[derive(Default, Debug)]
 struct Book {
@@ -91,6 +96,10 @@ impl<K: Clone + Eq + Hash, V, const MOST: usize> Ages<K, V, MOST> {
     fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.young.iter().chain(&self.old)
     }
+
+    fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.young.values_mut().chain(self.old.values_mut())
+    }
 }
 
 /// How many jobs wait, by key and by queue.
@@ -116,20 +125,36 @@ pub(crate) struct KeyNumbers {
     pub(crate) brought: Limits,
     /// All that limited that job.
     pub(crate) all: Arc<[Limited]>,
+    /// The windows of all its jobs, where they name different ones.
+    beside: Option<Box<Beside>>,
 }
 
 impl KeyNumbers {
-    /// Takes over what limits one job under a key; `all` is everything that limits it.
+    /// Takes over what limits one job under a key; `all` is everything that limits it. Says whether jobs of the key count in
+    /// different windows.
     fn follow<'a>(
         &mut self,
         all: &'a Arc<[Limited]>,
         of_key: impl Iterator<Item = &'a Limited> + Clone,
-    ) {
+    ) -> bool {
         // Jobs of a kind share their limits.
         if Arc::ptr_eq(&self.all, all) {
-            return;
+            return false;
         }
-        self.all = Arc::clone(all);
+        let last = std::mem::replace(&mut self.all, Arc::clone(all));
+        if let Some(key) = of_key.clone().next() {
+            let last = last.iter().filter(|one| one.shares_key(key));
+            let (last, these) = (
+                last.map(|one| &one.limits),
+                of_key.clone().map(|one| &one.limits),
+            );
+            let is_first = last.clone().next().is_none();
+            if self.beside.is_some() || !is_first && Beside::differ(last.clone(), these.clone()) {
+                let beside = self.beside.get_or_insert_default();
+                beside.see(last);
+                beside.see(these);
+            }
+        }
         let is_brought = |one: &&Limited| *one.policy == *BROUGHT;
         let has_numbers = |one: &Limited| one.limits != Limits::default();
         // Who joins a key without numbers changes none.
@@ -138,6 +163,7 @@ impl KeyNumbers {
         }
         let brought = of_key.filter(is_brought).map(|one| &one.limits);
         keep(&mut self.brought, brought);
+        self.beside.is_some()
     }
 }
 
@@ -161,13 +187,14 @@ fn job_keys(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
 }
 
 impl Book {
-    /// A job is limited by these.
-    fn name(&mut self, limited: &Arc<[Limited]>) {
+    /// A job is limited by these. Says whether it is to be looked up of one of its keys what counts beside.
+    fn name(&mut self, limited: &Arc<[Limited]>) -> bool {
+        let mut any = false;
         for (nth, one) in job_keys(limited) {
             let of_key = limited.iter().skip(nth);
             let of_key = of_key.filter(|other| other.shares_key(one));
             match self.keys.named(&one.key) {
-                Some(numbers) => numbers.follow(limited, of_key),
+                Some(numbers) => any |= numbers.follow(limited, of_key),
                 None => {
                     let mut numbers = KeyNumbers {
                         policy: one.policy.clone(),
@@ -178,6 +205,7 @@ impl Book {
                 }
             }
         }
+        any
     }
 
     /// A job waits in the backend, if it waits for a key.
@@ -226,11 +254,50 @@ impl KnownKeys {
 
     pub(crate) fn clear(&self) {
         *self.open() = Book::default();
+        self.any_beside.store(false, Ordering::Relaxed);
+    }
+
+    /// Forgets the windows that jobs named under other settings.
+    pub(crate) fn forget_windows(&self) {
+        let mut book = self.open();
+        for numbers in book.keys.values_mut() {
+            (numbers.beside, numbers.all) = (None, Arc::default());
+        }
+        self.any_beside.store(false, Ordering::Relaxed);
+    }
+
+    /// These limits of one job with the windows and the spacing beside them that other jobs of its keys name, where a start
+    /// counts too; `None`: there are no others.
+    pub(crate) fn with_beside(&self, limited: &[Limited]) -> Option<Arc<[Limited]>> {
+        if !self.any_beside.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (book, mut all) = (self.open(), None);
+        for (nth, one) in job_keys(limited) {
+            let beside = book.keys.get(&one.key).and_then(|of| of.beside.as_ref());
+            let own = limited.iter().filter(|other| other.shares_key(one));
+            let Some(beside) = beside.and_then(|of| of.of(own.map(|own| &own.limits))) else {
+                continue;
+            };
+            let all = all.get_or_insert_with(|| limited.to_vec());
+            if let Some(one) = all.get_mut(nth) {
+                one.limits.rates.extend(beside.rates);
+                one.limits.throttle = one.limits.throttle.or(beside.throttle);
+            }
+        }
+        all.map(Arc::from)
+    }
+
+    /// A job is limited by these.
+    fn name(&self, book: &mut Book, limited: &Arc<[Limited]>) {
+        if book.name(limited) {
+            self.any_beside.store(true, Ordering::Relaxed);
+        }
     }
 
     // Nothing in here panics between two steps that belong together.
     fn open(&self) -> MutexGuard<'_, Book> {
-        self.0.lock()
+        self.book.lock()
     }
 }
 
@@ -241,9 +308,10 @@ pub(crate) fn enqueued(sidecar: &Sidecar, jobs: &[Option<LimitedJob>], reply: &[
     }
     let whole = Json::parse(reply, REPLY_DEPTH).ok();
     let waiting = whole.map(|whole| waiting(whole, jobs)).unwrap_or_default();
-    let mut book = sidecar.control.named.open();
+    let named = &sidecar.control.named;
+    let mut book = named.open();
     for job in jobs.iter().flatten() {
-        book.name(&job.limited);
+        named.name(&mut book, &job.limited);
     }
     // A worker may have been quicker than the reply.
     for (id, job) in waiting.into_iter().filter(|(id, _)| !sidecar.hold.has(id)) {
@@ -253,15 +321,17 @@ pub(crate) fn enqueued(sidecar: &Sidecar, jobs: &[Option<LimitedJob>], reply: &[
 
 /// A job is limited by these from now on.
 pub(crate) fn renamed(sidecar: &Sidecar, limited: &Arc<[Limited]>) {
-    sidecar.control.named.open().name(limited);
+    let named = &sidecar.control.named;
+    named.name(&mut named.open(), limited);
 }
 
 /// These jobs were claimed.
 pub(crate) fn noted<'a>(sidecar: &Sidecar, claims: impl Iterator<Item = &'a Claimed>) {
-    let mut book = sidecar.control.named.open();
+    let named = &sidecar.control.named;
+    let mut book = named.open();
     for claimed in claims {
         book.pending.remove(&*claimed.job);
-        book.name(&claimed.limited);
+        named.name(&mut book, &claimed.limited);
     }
 }
 

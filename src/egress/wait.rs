@@ -174,7 +174,7 @@ impl WayOut {
     fn limits_now(&self, of: &CallAsk, id: &str) -> Result<Arc<[Limited]>, Fault> {
         let written = self.limits_of(of, id);
         named::renamed(&self.sidecar, &written);
-        let limited = in_force::limits_now(&self.sidecar, "", &written).into_owned();
+        let limited = in_force::asked(&self.sidecar, "", &written).into_owned();
         let dear = limited.iter().find_map(|one| {
             let mut rates = one.limits.rates.iter();
             let rate = rates.find(|rate| rate.limit < one.cost.pays)?;

@@ -86,6 +86,19 @@ pub(crate) fn set_for_queue(sidecar: &Sidecar, queue: &str) -> Option<Arc<Overri
     overrides.get(Space::Queue, &policy::queue_key(queue), sidecar.store.now())
 }
 
+/// `limited` as the store is asked for one start: those of now, and beside them what other jobs of its keys name.
+pub(crate) fn asked<'a>(
+    sidecar: &Sidecar,
+    queue: &str,
+    limited: &'a Arc<[Limited]>,
+) -> Cow<'a, Arc<[Limited]>> {
+    let now = limits_now(sidecar, queue, limited);
+    match sidecar.control.named.with_beside(&now) {
+        Some(all) => Cow::Owned(all),
+        None => now,
+    }
+}
+
 /// Puts jobs that are about to be asked for under the limits of now: those of the file, with what was set over
 /// HTTP laid over them.
 pub(crate) fn renew(sidecar: &Sidecar, jobs: &mut [Pick]) {
@@ -96,7 +109,7 @@ pub(crate) fn renew(sidecar: &Sidecar, jobs: &mut [Pick]) {
             named::renamed(sidecar, &limits);
             held.limit(limits, live.edition);
         }
-        let limited = limits_now(sidecar, &held.claimed.queue, &held.written);
+        let limited = asked(sidecar, &held.claimed.queue, &held.written);
         if !Arc::ptr_eq(&limited, &held.claimed.limited) {
             held.claimed.limited = limited.into_owned();
         }

@@ -23,7 +23,7 @@ pub(crate) fn publish(
     let next = Arc::new(sidecar.live().next(settings, policies));
     let edition = next.edition;
     // Most of the work is done before the swap and outside all locks.
-    let limits = under(sidecar, &next, sidecar.hold.before(edition));
+    let limits = under(&next, sidecar.hold.before(edition));
     let bounds = Arc::clone(&next.settings.bounds);
     let last = sidecar.control.live.swap(Arc::clone(&next));
     for queue in last.policies.moved(&next.policies) {
@@ -35,25 +35,29 @@ pub(crate) fn publish(
     tell_in_place_of_file(sidecar.admit.pressure.table().in_place_of_file(before));
     follow_subqueues(sidecar);
     sidecar.shadow.follow();
-    sidecar.hold.relimit(edition, limits);
+    sidecar.control.named.forget_windows();
+    relimit(sidecar, edition, limits);
     // Those that came meanwhile. Any that are in hand just now follow when they are next picked.
-    let limits = under(sidecar, &next, sidecar.hold.before(edition));
-    sidecar.hold.relimit(edition, limits);
+    let limits = under(&next, sidecar.hold.before(edition));
+    relimit(sidecar, edition, limits);
     sidecar.hold.wake_all();
     sidecar.calling.lines.wake_all();
     last
 }
 
 /// The limits of held jobs as they are under `live`.
-fn under(sidecar: &Sidecar, live: &Live, jobs: Vec<Held>) -> Vec<Relimited> {
-    let each = jobs.into_iter().map(|held| {
-        let limits = job::limits_again(&held, live);
-        named::renamed(sidecar, &limits);
-        Relimited {
-            job: held.claimed.job.clone(),
-            generation: held.claimed.generation,
-            limits,
-        }
+fn under(live: &Live, jobs: Vec<Held>) -> Vec<Relimited> {
+    let each = jobs.into_iter().map(|held| Relimited {
+        job: held.claimed.job.clone(),
+        generation: held.claimed.generation,
+        limits: job::limits_again(&held, live),
     });
     each.collect()
+}
+
+fn relimit(sidecar: &Sidecar, edition: u64, limits: Vec<Relimited>) {
+    for of_job in &limits {
+        named::renamed(sidecar, &of_job.limits);
+    }
+    sidecar.hold.relimit(edition, limits);
 }

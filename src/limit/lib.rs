@@ -5,6 +5,7 @@
 //! worker, a **slot** is a start that has not ended, `rate` is a window, `throttle` is even spacing
 //! (GCRA, by `governor`).
 
+mod beside;
 mod block;
 mod calendar;
 mod cost;
@@ -23,6 +24,7 @@ mod time;
 mod window;
 mod windows;
 
+pub use beside::Beside;
 pub use calendar::{Edges, Unit, UnknownZone, Zone};
 pub use cost::{Cost, CostRule, Served, Share, most_paid};
 pub use fingerprint::fingerprint;

@@ -30,6 +30,13 @@ pub struct Rate {
     pub window: WindowKind,
 }
 
+impl Rate {
+    /// Whether both are one window of a key.
+    pub fn is_like(&self, other: &Rate) -> bool {
+        (self.period, &self.window) == (other.period, &other.window)
+    }
+}
+
 /// In microseconds.
 const HOUR: u64 = 3_600_000_000;
 
@@ -156,12 +163,9 @@ impl Limits {
 
     /// Whether one of these allows less than its like in `other`, which is never reached beside it.
     pub fn is_less(&self, other: &Limits) -> bool {
-        let is_like = |(rate, other): &(&Rate, &Rate)| {
-            (rate.period, &rate.window) == (other.period, &other.window)
-        };
         let mut rates = (self.rates.iter())
             .flat_map(|rate| other.rates.iter().map(move |other| (rate, other)))
-            .filter(is_like);
+            .filter(|(rate, other)| rate.is_like(other));
         let slots = self.concurrency.zip(other.concurrency);
         slots.is_some_and(|(slots, other)| slots < other)
             || rates.any(|(rate, other)| rate.limit < other.limit)

@@ -613,9 +613,8 @@ pub fn each_window<'a>(
 ) -> impl Iterator<Item = &'a Rate> {
     let all = limits.flat_map(|limits| limits.rates.iter());
     let earlier = all.clone();
-    let same = |one: &Rate, other: &Rate| one.period == other.period && one.window == other.window;
     all.enumerate()
-        .filter(move |(n, rate)| !earlier.clone().take(*n).any(|other| same(other, rate)))
+        .filter(move |(n, rate)| !earlier.clone().take(*n).any(|other| other.is_like(rate)))
         .map(|(_, rate)| rate)
 }
 

@@ -187,8 +187,7 @@ pub fn strictest(one: Limits, other: Limits) -> Limits {
     let mut rates = one.rates;
     for rate in other.rates {
         // Starts are counted once for each period and kind of window.
-        let same = |known: &&mut Rate| (known.period, &known.window) == (rate.period, &rate.window);
-        match rates.iter_mut().find(same) {
+        match rates.iter_mut().find(|known| known.is_like(&rate)) {
             Some(known) => known.limit = known.limit.min(rate.limit),
             None => rates.push(rate),
         }

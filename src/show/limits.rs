@@ -176,7 +176,12 @@ fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Vec<Limited> {
         let others = facts.of_others().filter(|one| is(one));
         all.extend(others.map(|one| of(&one.policy, &one.limits)));
     }
-    all
+    // What was asked for before brings windows of others.
+    let limiting = all.into_iter().map(|one| Limited {
+        limits: one.limits.without_counted(),
+        ..one
+    });
+    limiting.collect()
 }
 
 /// What is set over HTTP for the policies that limit a key, by their names.
@@ -583,6 +588,12 @@ pub(crate) async fn queue_view(
         ..policy::of_queue(queue, limits)
     };
     let here = facts.now.queue(queue);
+    let is_seen = here.is_shown() || !state.is_unused(now);
+    let hint = match (in_vain, is_seen) {
+        (true, _) => Some(shape::FILE_IS_STRICTER),
+        (false, false) => Some(shape::ONLY_SET_QUEUE),
+        (false, true) => None,
+    };
     let waiting = WaitingNow {
         jobs: here.waiting() + facts.elsewhere(sidecar, queue).await,
         calls: (0, 0),
@@ -590,7 +601,7 @@ pub(crate) async fn queue_view(
     };
     let mut view = LimitView {
         name: queue.to_owned(),
-        hint: in_vain.then_some(shape::FILE_IS_STRICTER.into()),
+        hint: hint.map(Cow::Borrowed),
         ..shown(sidecar, limited, state, now, waiting, facts).await
     };
     view.limited.cost = Cost::ONE;
@@ -642,10 +653,7 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
 
 /// Whether what starts under these limits, which were set, is missing in windows of the file.
 fn misses_windows(set: &Limits, file: &Limits) -> bool {
-    let is_counted = |of: &Rate| {
-        let mut rates = set.rates.iter();
-        rates.any(|rate| rate.period == of.period && rate.window == of.window)
-    };
+    let is_counted = |of: &Rate| set.rates.iter().any(|rate| rate.is_like(of));
     !set.rates.is_empty() && !file.rates.iter().all(is_counted)
 }
 
@@ -655,8 +663,8 @@ fn is_beyond(set: &Limits, stands: &Limits) -> bool {
     let spaced = set.throttle.is_some() && set.throttle != stands.throttle;
     // Of several rates of one window that were set, the strictest stands.
     let least = |rates: &[Rate], like: &Rate| {
-        let same = |rate: &&Rate| rate.period == like.period && rate.window == like.window;
-        rates.iter().filter(same).map(|rate| rate.limit).min()
+        let same = rates.iter().filter(|rate| rate.is_like(like));
+        same.map(|rate| rate.limit).min()
     };
     let is_less = |rate: &Rate| least(&stands.rates, rate) < least(&set.rates, rate);
     slots || spaced || set.rates.iter().any(is_less)

@@ -406,7 +406,7 @@ impl Asker<'_> {
             let same = all.iter().filter(|other| other.shares_key(one));
             let limits = same.map(|one| one.limits.clone()).reduce(strictest);
             Limited {
-                limits: limits.unwrap_or_default(),
+                limits: limits.unwrap_or_default().without_counted(),
                 ..one.clone()
             }
         };

@@ -53,7 +53,7 @@ impl Verdict {
 /// What became of the jobs that [`Ledger::take`](crate::Ledger::take) was asked for.
 #[derive(Clone, Default, Debug)]
 pub struct Taken {
-    /// One for each asked job, in their order.
+    /// One for each asked job, in their order; fewer where enough others started before those behind were asked for.
     pub verdicts: Vec<Verdict>,
     /// The rows of older claims of these jobs: they have ended, and their slots with them.
     pub ended: Vec<Row>,

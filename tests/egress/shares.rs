@@ -16,6 +16,32 @@ use crate::sidecar::simulated::{Start, backend};
 
 const JOBS: &str = "[[policy]]\nname = 'p'\nkey = 'vendor'\nmatch = { queue = 'q' }\n";
 
+/// A call counts in the window that jobs of its key name, and a job in that of the calls.
+#[tokio::test(start_paused = true)]
+async fn jobs_and_calls_of_one_key_count_in_windows_of_both() {
+    let calls = "key = 'vendor'\nrate = { limit = 3, period = '1m' }\non_limit = 'reject'";
+    let world = World::start("", calls, |_| Answer::ok()).await;
+    let client = world.pair.sidecar.client();
+    let own = json!({"key": "vendor", "rate": {"limit": 4, "period": "PT1H"}});
+    let job = json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": own}});
+    for _ in 0..4 {
+        client.enqueue(job.clone()).await;
+    }
+    assert_eq!(world.caller.get("/").await.status, 200);
+    assert_eq!(client.fetch("q", 1).await.len(), 1);
+    assert_eq!(world.caller.get("/").await.status, 200);
+    assert_eq!(
+        world.caller.get("/").await.status,
+        429,
+        "a job has the third"
+    );
+    assert_eq!(
+        client.fetch("q", 9).await.len(),
+        1,
+        "calls have two of four"
+    );
+}
+
 /// Works off the queue until `until`; when each job started.
 async fn works(client: Client, until: Instant) -> Vec<Instant> {
     let mut starts = Vec::new();

@@ -373,6 +373,14 @@ fn the_answer_is_printed_as_it_came_and_a_hint_beside_text() {
         typo.contains("\nnote: this binds nothing yet: no policy and no [[egress]] has this key"),
         "{typo}"
     );
+    let typo = desk.done("pause _queue:biling");
+    assert!(
+        typo.contains("\nnote: no [[queue]] names this queue"),
+        "{typo}"
+    );
+    enqueue(desk.sidecar.data, "billing", json!({}));
+    let known = desk.done("pause _queue:billing");
+    assert!(!known.contains("note: no [[queue]]"), "{known}");
 }
 
 /// A number that is not the file's is told where nothing waits for it, too.

@@ -18,6 +18,88 @@ async fn enqueue_many(client: &Client, n: usize, job: impl Fn(usize) -> Value) -
     ids
 }
 
+/// 6.2: "All jobs with the same `key` value share the same rate limit counters", also those that name other windows, or
+/// none: "the backend MUST track the number of job starts for this key".
+#[tokio::test(start_paused = true)]
+async fn jobs_of_one_key_share_its_counters_whatever_limits_they_bring() {
+    let first = json!({"key": "k", "rate": {"limit": 3, "period": "PT10S"}});
+    for other in [
+        json!({"key": "k", "concurrency": 50}),
+        json!({"key": "k"}),
+        json!({"key": "k", "rate": {"limit": 50, "period": "PT1S"}}),
+        json!({"key": "k", "rate": {"limit": 50, "period": "PT1S", "window": "fixed"}}),
+        json!({"key": "k", "throttle": {"limit": 50, "period": "PT1S", "burst": 9}}),
+    ] {
+        let (_pair, client) = simulated(Lax::spec(), "").await;
+        enqueue_many(&client, 8, |n| limited("a", n, first.clone())).await;
+        enqueue_many(&client, 8, |n| limited("b", n, other.clone())).await;
+        assert_eq!(client.fetch("a", 1).await.len(), 1, "{other}");
+        assert_eq!(client.fetch("b", 4).await.len(), 4, "{other}");
+        assert!(
+            client.fetch("a", 1).await.is_empty(),
+            "{other}: five of three"
+        );
+        assert_eq!(
+            client.fetch("b", 1).await.len(),
+            1,
+            "{other}: it has its own limits"
+        );
+        let shown = client.get("/ojs/v1/rate-limits/k").await.json();
+        assert_eq!(shown["rate"]["limit"], 3, "{other}: {shown}");
+        assert_eq!(shown["rate"]["current_count"], 6, "{other}: {shown}");
+        sleep(Duration::from_secs(11)).await;
+        assert_eq!(client.fetch("b", 2).await.len(), 2, "{other}");
+        assert_eq!(
+            client.fetch("a", 4).await.len(),
+            1,
+            "{other}: one of three is left"
+        );
+    }
+}
+
+/// The same for spacing, and for limits of the file.
+#[tokio::test(start_paused = true)]
+async fn jobs_of_one_key_are_spaced_from_each_other_whatever_limits_they_bring() {
+    let file = "[[policy]]\nname = 'p'\nmatch = { queue = 'b' }\nkey = 'k'\nconcurrency = 50\n";
+    let (_pair, client) = simulated(Lax::spec(), file).await;
+    let spaced = json!({"key": "k", "throttle": {"limit": 1, "period": "PT2S"}});
+    enqueue_many(&client, 8, |n| limited("a", n, spaced.clone())).await;
+    for n in 0..20 {
+        let job = json!({"type": "t", "args": [n], "options": {"queue": "b"}});
+        client.enqueue(job).await;
+    }
+    assert_eq!(client.fetch("a", 1).await.len(), 1);
+    for _ in 0..3 {
+        sleep(Duration::from_millis(1_500)).await;
+        assert_eq!(client.fetch("b", 2).await.len(), 2);
+        assert!(
+            client.fetch("a", 1).await.is_empty(),
+            "2 s from the last start"
+        );
+    }
+    sleep(Duration::from_millis(2_100)).await;
+    assert_eq!(client.fetch("a", 2).await.len(), 1);
+}
+
+/// What other jobs count limits a job neither on the page of its key nor in `why`, and a new file forgets it.
+#[tokio::test(start_paused = true)]
+async fn windows_of_other_jobs_are_no_limits_of_a_job() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let windowed = json!({"key": "k", "rate": {"limit": 3, "period": "PT10S"}});
+    let slots = json!({"key": "k", "concurrency": 1});
+    enqueue_many(&client, 1, |n| limited("a", n, windowed.clone())).await;
+    let jobs = enqueue_many(&client, 2, |n| limited("b", n, slots.clone())).await;
+    assert_eq!(client.fetch("b", 2).await.len(), 1);
+    let why = format!("/throttle/v1/why?job={}", jobs[1]);
+    let why = pair.sidecar.admin().get(&why).await.json();
+    let limits = why["limits"].as_array().unwrap();
+    assert_eq!(limits.len(), 1, "{why}");
+    assert!(!why.to_string().contains("4294967295"), "{why}");
+    assert!(!why.to_string().contains("1000000"), "{why}");
+    let all = client.get("/ojs/v1/rate-limits").await.text();
+    assert!(!all.contains("4294967295"), "{all}");
+}
+
 /// 5.1, RL-001: the job "MUST be assigned to a worker when the concurrency count decreases (via ACK,
 /// FAIL, or visibility timeout expiry)", and not before.
 #[tokio::test(start_paused = true)]

@@ -217,10 +217,16 @@ class Exceptions:
         self.ends_of = defaultdict(lambda: Spans([]), {s: Spans(spans) for s, spans in by.items()})
         # A process that is late for a second may take the store for lost, as the store's own timeout says.
         self.late = Spans(s for s in r.late.spans if s[2] > 0.8)
-        # Of each sidecar, since when and until when it was without the store. It finds it again within a second.
+        # Of each sidecar, since when and until when it was without the store. It finds it again within a second, but not
+        # while it stands.
+        cut_off = {
+            s: Spans((f["t"], f["end"] + 1) for f in r.faults if f["kind"] in UNREACHABLE and s in (f["on"] or [s]))
+            for s in range(3)
+        }
         self.alone = {
             s: merged(
-                [(f["t"], f["end"] + 1) for f in r.faults if f["kind"] in UNREACHABLE and s in (f["on"] or [s])]
+                cut_off[s].spans
+                + [(stop[0], stop[1] + 1) for stop in r.stops.spans if stop[2] == s and cut_off[s].within(stop[0], stop[0])]
                 + [(span[0], span[1] + 1) for span in self.late.spans if span[3] in ("soak", f"sidecar {s}", f"store of {s}")]
             )
             for s in range(3)

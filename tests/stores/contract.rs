@@ -1,6 +1,6 @@
 //! What holds for any store, one rule at a time.
 
-use ojs_throttle::limit::{Cost, Rate, Strategy, Unit, WindowKind, Zone};
+use ojs_throttle::limit::{Beside, Cost, Rate, Strategy, Unit, WindowKind, Zone};
 use ojs_throttle::store::{End, Row};
 
 use super::prelude::*;
@@ -46,6 +46,40 @@ pub async fn a_key_named_twice_is_checked_twice_and_taken_from_once(rig: &Rig) {
     end(&*store, "a").await;
     end(&*store, "b").await;
     assert_eq!(usage(&*store, &both[0]).await.unwrap().active, 0);
+}
+
+/// Other jobs of its key name a window and a spacing: a start counts there, and waits for neither.
+pub async fn a_start_counts_where_other_jobs_of_its_key_do(rig: &Rig) {
+    let store = rig.open("a").await;
+    let named = limited("k", None, Some((3, SECOND)), Some(10));
+    let mut plain = limited("k", Some(20), None, None);
+    let mut beside = Beside::default();
+    beside.see([&named.limits].into_iter());
+    let counted = beside.of([&plain.limits].into_iter()).unwrap();
+    plain.limits.rates = counted.rates;
+    plain.limits.throttle = counted.throttle;
+    let plain = std::slice::from_ref(&plain);
+    for job in ["a", "b", "c", "d", "e"] {
+        assert!(started(&take(&*store, claimed(job, 1, plain)).await));
+    }
+    assert_eq!(usage(&*store, &named).await.unwrap().windows[0].0, 5);
+    let ask = || take(&*store, claimed("n", 1, std::slice::from_ref(&named)));
+    let Verdict::Refused { why, .. } = ask().await else {
+        panic!("five count of three")
+    };
+    let told = (why.strategy, why.limit, why.current);
+    assert_eq!(told, (Strategy::Rate, 3, 5));
+    for job in ["a", "b", "c"] {
+        assert!(store.back(job, Gen(1)).await.unwrap());
+    }
+    assert_eq!(usage(&*store, &named).await.unwrap().windows[0].0, 2);
+    let Verdict::Refused { why, at, .. } = ask().await else {
+        panic!("it is spaced from the last start")
+    };
+    assert_eq!(why.strategy, Strategy::Throttle);
+    assert_eq!(at, Some(Timestamp(T + SECOND / 10)));
+    advance(rig, SECOND / 10);
+    assert!(started(&ask().await));
 }
 
 /// A job whose calls count in its place asks for room and takes none, and its row is there.

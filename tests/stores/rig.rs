@@ -133,6 +133,7 @@ macro_rules! contract {
             $rig,
             [
                 a_key_named_twice_is_checked_twice_and_taken_from_once,
+                a_start_counts_where_other_jobs_of_its_key_do,
                 a_job_takes_nothing_where_its_calls_do,
                 a_refusal_names_the_last_to_let_go_and_the_strongest_action,
                 a_refusal_spends_nothing_in_any_key,

@@ -31,11 +31,10 @@ pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Faul
     sidecar.metrics.rejected(&full.queue);
     let (queue, why) = (&*full.queue, &*message(full));
     let pressure = &sidecar.admit.pressure;
-    let tell = pressure.note_refusal(full, why, Instant::now());
-    if tell.in_log {
+    if pressure.note_refusal(full, why, Instant::now()) {
         tracing::warn!(id = %"enqueue_refused", queue, why, "an enqueue is refused");
     }
-    if tell.as_event && sidecar.events.heard() {
+    if sidecar.events.heard() {
         tell_rejected(sidecar, full, jobs);
     }
     let (used, bound) = (full.depth, full.bound);

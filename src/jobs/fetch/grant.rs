@@ -137,7 +137,8 @@ impl Proxy {
         };
         reclaimed(sidecar, &taken.ended);
         sidecar.hold.served(&taken.served, sidecar.store.now());
-        jobs.iter_mut().for_each(|pick| pick.named = true);
+        let named = jobs.iter_mut().zip(&taken.verdicts);
+        named.for_each(|(pick, _)| pick.named = true);
         let mut verdicts = taken.verdicts.into_iter();
         let (mut started, mut refused) = (Vec::with_capacity(jobs.len()), Vec::new());
         for pick in jobs {

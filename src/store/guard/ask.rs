@@ -55,8 +55,14 @@ impl Guard {
                 // What others do is not known.
                 false => (OnStoreError::Closed, None),
             };
+            // Those that went on with a part of their own may not have come back yet.
+            let least = match self.is_filling(&state) {
+                true => state.siblings,
+                false => 0,
+            };
             let lost = Lost::new(
                 &*self.inner,
+                least,
                 state.counted.as_ref(),
                 state.own.values(),
                 state.shuts(self.inner.now()),

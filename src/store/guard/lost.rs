@@ -36,9 +36,10 @@ pub(super) struct Lost {
 
 impl Lost {
     /// Begins with the rows that are out here, the slots that these have, the keys that are shut through us, and what was
-    /// counted `before`.
+    /// counted `before`. `least` siblings share the limits, even if fewer are heard.
     pub(super) fn new<'r>(
         store: &dyn Ledger,
+        least: usize,
         before: Option<&MemoryStore>,
         own: impl Iterator<Item = &'r Row>,
         shuts: Vec<Change>,
@@ -63,7 +64,7 @@ impl Lost {
             drop(local.set_all(adopt.into_iter().collect()));
         }
         drop(local.set_all(shuts));
-        let siblings = store.siblings();
+        let siblings = store.siblings().max(least);
         Lost {
             local,
             clock,

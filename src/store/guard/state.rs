@@ -126,6 +126,8 @@ pub(super) struct Notes {
     /// What counts when it is lost: what was used of our part when it was lost before, and what started since while no
     /// other sidecar was there.
     pub(super) counted: Option<MemoryStore>,
+    /// How many others shared the limits when it was lost last.
+    pub(super) siblings: usize,
     /// When it was last told of our rows again after it was away, or was found to have forgotten.
     pub(super) returned: Option<Timestamp>,
     /// When it was last found to have other data than before, and how often it was.

@@ -87,6 +87,27 @@ async fn a_row_that_a_sibling_ended_unheard_is_found() {
     assert!(rig.guard.has_row("b"));
 }
 
+/// The word of a sibling that ended an earlier claim comes when the store is back and knows nothing of the later one.
+#[tokio::test(start_paused = true)]
+async fn what_started_without_the_store_stays_though_a_sibling_ended_its_earlier_claim() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    lose(&rig).await;
+    rig.guard.end("a", Some(Gen(1))).await.unwrap();
+    let again = Claim {
+        generation: Gen(2),
+        ..Claim::clone(&claimed("a", 3))
+    };
+    let taken = rig.guard.take(&[&Claimed::from(again)], 1).await.unwrap();
+    assert!(taken.verdicts[0].is_started());
+    rig.faulty.standing(None);
+    rig.faulty.end("a", None).await.unwrap();
+    rig.guard.follow("a").await;
+    assert!(rig.guard.has_row("a"));
+    rig.guard.due(9).await.unwrap();
+    assert_eq!(active(&rig).await, 1);
+}
+
 /// Each would wait for a store that hangs, and the sweep for all of them.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_is_asked_about_one_overdue_row() {
@@ -608,6 +629,28 @@ async fn a_share_is_used_once_however_often_the_store_is_lost() {
         regain(&rig).await;
     }
     assert_eq!(started, [true, true, false, false, false, false]);
+}
+
+/// Who is still cut off when the store is back is not heard there, and goes on with its part: a part is no larger in a loss
+/// soon after.
+#[tokio::test(start_paused = true)]
+async fn a_share_is_not_larger_in_a_loss_soon_after_another() {
+    for (later, may) in [(1_000, 2), (20_000, 3)] {
+        let rig = rig(OnStoreError::Share);
+        assert!(starts(&rig.guard, "a").await.unwrap());
+        rig.faulty.with_siblings(2);
+        lose(&rig).await;
+        regain(&rig).await;
+        rig.faulty.with_siblings(1);
+        tokio::time::advance(Duration::from_millis(later)).await;
+        lose(&rig).await;
+        let mut started = 0;
+        for n in 0..9 {
+            let one = rated(&n.to_string(), None, (6, 600));
+            started += u32::from(rated_starts(&rig.guard, one).await);
+        }
+        assert_eq!(started, may, "{later} ms later");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,8 +6,8 @@ use crate::{Claimed, Ledger, LedgerExt, Row, StoreError, Taken, Verdict, Wish};
 use ojs_limit::{EARLY, Limited, Refusal, Reserved, Strategy, Timestamp};
 
 impl ReservedStore {
-    /// Asks for jobs in their order; those that follow each other and go the same way go together. If the
-    /// store fails after some have started, the others are not asked.
+    /// Asks for jobs in their order; those that follow each other and go the same way go together. Once some have started,
+    /// the store is asked nothing more: they would leave later than they count. The others have no verdict.
     pub(super) async fn take_each(
         &self,
         asks: &[&Claimed],
@@ -40,18 +40,13 @@ impl ReservedStore {
             let run = asks.get(first..first + same.count()).unwrap_or_default();
             first += run.len();
             let taken = match here {
-                true => self.take_here(run, left).await,
-                false => self.inner.take(run, left).await,
-            };
-            let taken = match taken {
-                Ok(taken) => taken,
-                Err(_) if left < want => break,
-                Err(error) => return Err(error),
+                true => self.take_here(run, left, want).await?,
+                false if left < want => break,
+                false => self.inner.take(run, left).await?,
             };
             left = left.saturating_sub(taken.started());
             all.extend(taken);
         }
-        all.verdicts.resize(asks.len(), Verdict::Unasked);
         Ok(all)
     }
 
@@ -75,9 +70,14 @@ impl ReservedStore {
         Ok(ended)
     }
 
-    async fn take_here(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
+    /// `left` of those that were wanted first have not started.
+    async fn take_here(
+        &self,
+        asks: &[&Claimed],
+        mut left: usize,
+        want: usize,
+    ) -> Result<Taken, StoreError> {
         let mut verdicts = Vec::with_capacity(asks.len());
-        let mut left = want;
         for (nth, ask) in asks.iter().enumerate() {
             let known = self
                 .state
@@ -90,16 +90,14 @@ impl ReservedStore {
                 Verdict::Unasked
             } else {
                 let same = asks.iter().skip(nth).filter(|other| same_key(ask, other));
-                match self.start(ask, same.count().min(left)).await {
-                    Ok(verdict) => verdict,
-                    Err(_) if left < want => break,
-                    Err(error) => return Err(error),
+                match left < want {
+                    true => self.start_at_once(ask),
+                    false => self.start(ask, same.count().min(left)).await?,
                 }
             };
             left -= usize::from(verdict.is_started());
             verdicts.push(verdict);
         }
-        verdicts.resize(asks.len(), Verdict::Unasked);
         Ok(Taken {
             verdicts,
             ..Taken::default()
@@ -118,18 +116,36 @@ impl ReservedStore {
             let now = self.now();
             let next = self.state.lock().turns(limited).next(wanted, now);
             match next {
-                Next::Go(turn) => return Ok(self.state.lock().started(ask, limited, turn, now)),
-                Next::Wait(from) => return Ok(wait(limited, from)),
-                Next::Refused(why, until) => return Ok(refused(limited, why, until)),
                 Next::Asked => answered.await,
-                Next::Ask(want) => {
-                    if !self.ask(limited, want).await {
-                        let taken = self.inner.take(&[ask], 1).await?;
-                        let verdict = taken.verdicts.into_iter().next();
-                        return Ok(verdict.unwrap_or(Verdict::Unasked));
-                    }
+                Next::Ask(want) if self.ask(limited, want).await => {}
+                Next::Ask(_) | Next::AskForStart => {
+                    let taken = self.inner.take(&[ask], 1).await?;
+                    let verdict = taken.verdicts.into_iter().next();
+                    return Ok(verdict.unwrap_or(Verdict::Unasked));
                 }
+                known => return Ok(self.verdict(ask, limited, known, now)),
             }
+        }
+    }
+
+    /// Starts a job in a turn that is there already.
+    fn start_at_once(&self, ask: &Claimed) -> Verdict {
+        let now = self.now();
+        let limited = ask.limited.first();
+        let next = limited.and_then(|limited| self.state.lock().turns(limited).known(now));
+        match limited.zip(next) {
+            Some((limited, next)) => self.verdict(ask, limited, next, now),
+            None => Verdict::Unasked,
+        }
+    }
+
+    /// What becomes of a job for which the store need not be asked.
+    fn verdict(&self, ask: &Claimed, limited: &Limited, next: Next, now: Timestamp) -> Verdict {
+        match next {
+            Next::Go(turn) => self.state.lock().started(ask, limited, turn, now),
+            Next::Wait(from) => wait(limited, from),
+            Next::Refused(why, until) => refused(limited, why, until),
+            Next::Ask(_) | Next::Asked | Next::AskForStart => Verdict::Unasked,
         }
     }
 

@@ -348,7 +348,7 @@ async fn a_store_that_does_not_grant_is_asked_for_the_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_started_here_goes_out_though_the_store_fails_for_the_rest() {
+async fn what_started_here_waits_for_no_question_about_the_rest() {
     let faulty = Arc::new(Faulty::new(Arc::new(MemoryStore::new(T))));
     let store = on(faulty.clone());
     let limits = spaced(1_000, SECOND);
@@ -358,15 +358,67 @@ async fn what_started_here_goes_out_though_the_store_fails_for_the_rest() {
         ..strict.limited[0].clone()
     };
     strict.limited = Arc::from([limited]);
-    faulty.script([Fault::NONE, Fault::gone()]);
-    let verdicts = store.take(&[&a, &strict], 1).await.unwrap().verdicts;
+    let verdicts = store.take(&[&a, &strict], 2).await.unwrap().verdicts;
     assert!(verdicts[0].is_started());
-    assert_eq!(verdicts[1], Verdict::Unasked);
+    assert_eq!(verdicts.len(), 1, "the store was not asked for the other");
     assert!(store.end("a", None).await.unwrap().is_some());
     faulty.script([Fault::gone()]);
     assert!(
         store.take(&[&strict, &a], 1).await.is_err(),
         "nothing started"
+    );
+}
+
+/// Jobs that start together leave together: each within 5 ms of when it counts.
+#[tokio::test(start_paused = true)]
+async fn nothing_that_started_waits_for_turns_of_others() {
+    let faulty = Arc::new(Faulty::new(Arc::new(MemoryStore::on(Clock::new(T)))));
+    let store = on(faulty.clone());
+    let limits = windowed(40, SECOND);
+    let asks: Vec<Claimed> = (0..4).map(|n| claimed(&format!("j{n}"), &limits)).collect();
+    let asks: Vec<&Claimed> = asks.iter().collect();
+    faulty.script([Fault::NONE, Fault::late(Duration::from_millis(100))]);
+    let mut started = 0;
+    for verdict in store.take(&asks, 4).await.unwrap().verdicts {
+        if let Verdict::Started { at } = verdict {
+            started += 1;
+            assert!(store.now() <= at.plus(EARLY), "{at:?} {:?}", store.now());
+        }
+    }
+    assert_eq!(started, 2, "as many as were asked for at once");
+}
+
+/// A store from which turns come when they are over is asked for each start, and some time later for turns again.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_far_away_is_asked_for_each_start() {
+    let faulty = Arc::new(Faulty::new(Arc::new(MemoryStore::on(Clock::new(T)))));
+    let store = on(faulty.clone());
+    let limits = windowed(200, SECOND);
+    faulty.standing(Some(Fault::late(Duration::from_millis(20))));
+    let mut before = faulty.calls();
+    let mut calls = Vec::new();
+    for n in 0..5 {
+        if n == 4 {
+            tokio::time::advance(Duration::from_secs(2)).await;
+            faulty.standing(None);
+            before = faulty.calls();
+        }
+        let ask = claimed(&format!("j{n}"), &limits);
+        let taken = tokio::time::timeout(Duration::from_secs(2), store.take(&[&ask], 1)).await;
+        let taken = taken.expect("it is no question without an end").unwrap();
+        assert!(taken.verdicts[0].is_started(), "{n}: {taken:?}");
+        calls.push(faulty.calls() - std::mem::replace(&mut before, faulty.calls()));
+    }
+    assert_eq!(
+        calls,
+        [2, 1, 1, 1, 1],
+        "turns once, then starts, then turns"
+    );
+    let there = store.row("j4").await.unwrap();
+    assert!(there.unwrap().is_out());
+    assert!(
+        faulty.row("j4").await.unwrap().is_none(),
+        "it started in a turn"
     );
 }
 

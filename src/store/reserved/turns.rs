@@ -15,6 +15,8 @@ pub(super) const AHEAD: u64 = 500_000;
 const MOST: usize = 16;
 /// A sidecar asks at once for at most this part of what the limit allows in [`AHEAD`].
 const PART: u64 = 8;
+/// So long turns are not asked for again when all of an answer were over when it came, in microseconds.
+const TOO_FAR: u64 = 1_000_000;
 /// So many whole batches at most until more is tried again.
 const PATIENCE: u32 = 64;
 
@@ -62,6 +64,8 @@ pub(super) enum Next {
     Ask(usize),
     /// It is being asked.
     Asked,
+    /// The store is to be asked for the start itself: it is so far away that turns come when they are over.
+    AskForStart,
 }
 
 /// The turns of one key.
@@ -81,6 +85,8 @@ pub(super) struct Turns {
     patience: u32,
     refused: Option<KnownRefusal>,
     asking: bool,
+    /// Until then turns are not asked for, because the last ones were over when they came.
+    too_far: Timestamp,
 }
 
 /// A refusal that is believed for a while.
@@ -107,31 +113,41 @@ impl Turns {
             patience: 2,
             refused: None,
             asking: false,
+            too_far: Timestamp(0),
         }
     }
 
     /// What a job does that wants to start, one of `wanted` that could if there were turns.
     pub(super) fn next(&mut self, wanted: usize, now: Timestamp) -> Next {
-        self.expire(now);
-        match self.left.front().copied() {
-            Some(turn) if turn.from <= now => {
-                self.left.pop_front();
-                return Next::Go(turn);
-            }
-            Some(turn) => return Next::Wait(turn.from),
-            None => {}
-        }
-        if self.asking {
-            return Next::Asked;
-        }
-        match &self.refused {
-            Some(of) if of.again > now => Next::Refused(of.why.clone(), of.at),
-            _ => {
+        match self.known(now) {
+            Some(known) => known,
+            None if self.asking => Next::Asked,
+            None if self.too_far > now => Next::AskForStart,
+            None => {
                 self.batch_over();
                 self.asking = true;
                 Next::Ask(self.size.max(wanted).min(self.most))
             }
         }
+    }
+
+    /// The same, as far as it is known without the store.
+    pub(super) fn known(&mut self, now: Timestamp) -> Option<Next> {
+        self.expire(now);
+        if let Some(turn) = self.left.front().copied() {
+            return Some(match turn.from <= now {
+                true => {
+                    self.left.pop_front();
+                    Next::Go(turn)
+                }
+                false => Next::Wait(turn.from),
+            });
+        }
+        let refused = self
+            .refused
+            .as_ref()
+            .filter(|of| !self.asking && of.again > now);
+        refused.map(|of| Next::Refused(of.why.clone(), of.at))
     }
 
     /// What may be claimed for this key: the turns that are left, or as many as would be asked for.
@@ -160,6 +176,10 @@ impl Turns {
             at: turn.at,
         };
         self.left.extend(reserved.turns.iter().map(mine));
+        self.expire(now);
+        if self.left.is_empty() && !reserved.turns.is_empty() {
+            self.too_far = now.plus(TOO_FAR);
+        }
         let refused = reserved.refused.filter(|_| self.left.is_empty());
         self.refused = refused.map(|why| {
             // By then a part of what is reserved now has passed, and there is something to ask for. What is shut has

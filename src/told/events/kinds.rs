@@ -39,7 +39,7 @@ kinds! {
     "backpressure.warning" [queue depth bound unit];
     /// A queue that was near a bound has room again.
     "backpressure.cleared" [queue depth bound unit];
-    /// An enqueue was refused, once a second at most for each queue. If `depth` is not the depth of the queue, `code`,
+    /// An enqueue was refused; a batch is one. If `depth` is not the depth of the queue, `code`,
     /// `unit`, and `tenant_id` or `key` say what it is.
     "backpressure.rejected" [queue depth bound job_type code unit tenant_id key];
     /// A job was dropped to make room for another one.
