@@ -108,10 +108,14 @@ pub(crate) fn nacked(sidecar: &Sidecar, reply: &Reply, id: &str, claimed: Option
     let base_of = |shown| sidecar.subqueues.base_of(shown);
     let shown = shown.as_deref().map(base_of);
     let queue = claimed.map(|claimed| &*claimed.queue).or(shown);
-    let Some(queue) = queue.filter(|_| sidecar.admit.pressure.any()) else {
+    let pressure = &sidecar.admit.pressure;
+    let Some(queue) = queue.filter(|_| pressure.any()) else {
+        // Some backends do not say of which queue it is.
+        if queue.is_none() && state.as_deref().is_none_or(|s| again.contains(&s)) {
+            pressure.doubt_all();
+        }
         return;
     };
-    let pressure = &sidecar.admit.pressure;
     match state.as_deref() {
         Some("available") => pressure.came(queue),
         Some("retryable" | "scheduled") => {

@@ -19,8 +19,9 @@ use crate::store::{Override, Usage};
 pub(crate) const ONLY_SET: &str = "this binds nothing yet: no policy and no [[egress]] has this key as it stands, and no job or call with it was seen here. \
     A queue as a whole is _queue:NAME, and all keys of a policy or [[egress]] are --policy NAME";
 
-/// Beside a queue that only an override names.
-pub(crate) const ONLY_SET_QUEUE: &str = "no [[queue]] names this queue, and no job of it waits or runs as far as is known: is the name right?";
+/// Beside a queue that is paused, and that only the pause names.
+pub(crate) const UNKNOWN_QUEUE: &str =
+    "no [[queue]] names it, and no job of it is known here: is the name right?";
 
 /// Beside a key that nothing limits any more.
 pub(crate) const POLICY_LEFT: &str = "the [[policy]], [[egress]] or [[egress.budget]] that limited this key is not in the file any more, or has another key: \

@@ -588,11 +588,11 @@ pub(crate) async fn queue_view(
         ..policy::of_queue(queue, limits)
     };
     let here = facts.now.queue(queue);
-    let is_seen = here.is_shown() || !state.is_unused(now);
-    let hint = match (in_vain, is_seen) {
-        (true, _) => Some(shape::FILE_IS_STRICTER),
-        (false, false) => Some(shape::ONLY_SET_QUEUE),
-        (false, true) => None,
+    let is_known = here.is_shown() || !state.is_unused(now);
+    let hint = match in_vain {
+        true => Some(shape::FILE_IS_STRICTER),
+        false if !is_known && limited.limits.concurrency == Some(0) => Some(shape::UNKNOWN_QUEUE),
+        false => None,
     };
     let waiting = WaitingNow {
         jobs: here.waiting() + facts.elsewhere(sidecar, queue).await,

@@ -56,6 +56,52 @@ async fn held_jobs_count() {
     pair.stop().await;
 }
 
+/// Some backends answer a nack without its job: any queue may have it.
+#[tokio::test(start_paused = true)]
+async fn what_failed_counts_at_once_where_a_nack_shows_no_job() {
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 20\n";
+    let (pair, client) = simulated(Lax::lite(), file).await;
+    let retried = json!({"type": "t", "args": [], "options": {"queue": "q",
+        "retry": {"max_attempts": 5, "initial_interval": "PT60S"}}});
+    for _ in 0..20 {
+        client.enqueue(retried.clone()).await;
+    }
+    let out = client.fetch("q", 10).await;
+    assert_eq!(out.len(), 10);
+    for job in &out {
+        client.nack(id(job), true).await;
+    }
+    for _ in 0..3 {
+        full(&client.offer("q").await, "q", 20);
+    }
+    pair.stop().await;
+}
+
+/// No known backend stores a job and answers so; a gateway in front of one may.
+#[tokio::test(start_paused = true)]
+async fn what_is_stored_without_a_word_counts() {
+    for status in [200, 204, 226] {
+        let stored = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&stored);
+        let answers = move |_: &Method, path: &str| match path {
+            "/ojs/v1/jobs" => {
+                count.fetch_add(1, Ordering::SeqCst);
+                (status, String::new())
+            }
+            _ => {
+                let available = count.load(Ordering::SeqCst);
+                (200, json!({"counts": {"available": available}}).to_string())
+            }
+        };
+        let (_backend, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+        for _ in 0..9 {
+            client.offer("q").await;
+        }
+        assert_eq!(stored.load(Ordering::SeqCst), 3, "{status}");
+        sidecar.stop().await;
+    }
+}
+
 /// A producer can have a backend show any queue for its job. That queue has got no shorter when a worker of others gets
 /// the job.
 #[tokio::test(start_paused = true)]

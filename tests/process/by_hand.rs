@@ -374,10 +374,7 @@ fn the_answer_is_printed_as_it_came_and_a_hint_beside_text() {
         "{typo}"
     );
     let typo = desk.done("pause _queue:biling");
-    assert!(
-        typo.contains("\nnote: no [[queue]] names this queue"),
-        "{typo}"
-    );
+    assert!(typo.contains("\nnote: no [[queue]] names it"), "{typo}");
     enqueue(desk.sidecar.data, "billing", json!({}));
     let known = desk.done("pause _queue:billing");
     assert!(!known.contains("note: no [[queue]]"), "{known}");

@@ -27,6 +27,8 @@ FAULTS = {
     "memory_leaks": "memory of one process",
     "descriptors_leak": "its descriptors",
 }
+# Faults of others that would hide it: a store that is emptied every 20 s has no slots of the dead.
+LEFT_OUT = {"slots_of_dead_workers_stay": "store_wipe"}
 
 
 def build():
@@ -48,7 +50,7 @@ def run(name, program, wanted):
     folder = tempfile.mkdtemp(prefix=f"soak-{name}-")
     begun = time.monotonic()
     words = ["--program", program, "--records", folder, "--minutes", wanted.minutes, "--store", wanted.store]
-    words += ["--seed", wanted.seed]
+    words += ["--seed", wanted.seed, "--leave-out", LEFT_OUT.get(name, "")]
     done = subprocess.run(
         [sys.executable, HERE / "soak.py", *map(str, words)],
         env={**os.environ, "SOAK_PLANTED": name}, capture_output=True, text=True,

@@ -232,8 +232,9 @@ pub(super) fn settle(
             StatusCode::CREATED | StatusCode::ACCEPTED | StatusCode::MULTI_STATUS => true,
             // Between us and the backend: it may have been carried out.
             StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => true,
-            // A duplicate that was ignored, and refusals of all kinds.
-            _ => false,
+            // Of a duplicate that was ignored, the job that is there already is shown.
+            StatusCode::OK => reply.body.is_empty(),
+            other => other.is_success(),
         },
         Err(error) => error.in_doubt(),
     };
