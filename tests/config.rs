@@ -29,19 +29,69 @@ fn files(folder: &str) -> Vec<PathBuf> {
     files
 }
 
+/// A file of the folders `valid` and `invalid`, as `FOLDER/NAME`.
+fn beside(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
+    folder.join(name).with_extension("toml")
+}
+
+/// What `check` says of one of them.
+fn check(name: &str) -> config::Checked {
+    config::check(&beside(name), &CommandLine::default(), Colours::None)
+}
+
+/// A job without an id.
+fn job<'a>(queue: &'a str, kind: &'a str, meta: &'a str) -> JobView<'a> {
+    JobView {
+        id: None,
+        queue,
+        kind,
+        meta: Some(Json::parse(meta.as_bytes(), 16).unwrap()),
+        tenant: None,
+    }
+}
+
 fn load(path: &Path) -> Result<Settings, config::Report> {
     let name = path.file_name().unwrap().to_str().unwrap();
     Settings::parse(&fs::read_to_string(path).unwrap(), name)
 }
 
 /// Compares with the text beside the file.
-fn expect(path: &Path, found: &str) {
+fn expect(path: &Path, told: &str) {
+    let source = fs::read_to_string(path).unwrap();
+    let problems = told.split("\n\n").map(|problem| short(problem, &source));
+    let found = problems.collect::<Vec<_>>().join("\n");
     let beside = path.with_extension("txt");
     if std::env::var_os("UPDATE_EXPECTED").is_some() {
         fs::write(&beside, format!("{found}\n")).unwrap();
     }
     let expected = fs::read_to_string(&beside).unwrap_or_default();
     assert_eq!(found, expected.trim_end_matches('\n'), "{}", path.display());
+}
+
+/// A problem in two lines: what it is, and `LINE:COLUMN WHAT: ADVICE`. One that is not shown with its line as this stands in
+/// the file, and marks below the words that are meant, stays as it is.
+fn short(problem: &str, source: &str) -> String {
+    let parts = || {
+        let mut lines = problem.lines();
+        let title = lines.next()?;
+        let (name, place) = lines.next()?.trim().strip_prefix("--> ")?.split_once(':')?;
+        let (line, column) = place.split_once(':')?;
+        let at: usize = column.parse().ok()?;
+        let whole = source.lines().nth(line.parse::<usize>().ok()? - 1)?;
+        let marked = lines.last()?.split_once("| ")?.1.trim_start();
+        let advice = marked.trim_start_matches('^');
+        let marks = &marked[..marked.len() - advice.len()];
+        let margin = " ".repeat(line.len());
+        let before = " ".repeat(at - 1);
+        let shown = format!(
+            "{title}\n{margin}--> {name}:{place}\n{margin} |\n{line} | {whole}\n{margin} | {before}{marks}{advice}"
+        );
+        let meant: String = whole.chars().skip(at - 1).take(marks.len()).collect();
+        let advice = advice.replacen(' ', ": ", 1);
+        (shown == problem).then(|| format!("{title}\n  {place} {meant}{advice}"))
+    };
+    parts().unwrap_or_else(|| problem.to_owned())
 }
 
 /// What sidecars of one store compare has all that limits in it, and nothing that each may have of its own.
@@ -233,24 +283,11 @@ fn what_the_example_leaves_out_is_read_too() {
 }
 
 /// What is asked of a job, as `policy/key`.
-fn asked(settings: &Settings, queue: &str, kind: &str, meta: &str) -> Vec<String> {
-    let meta = Some(Json::parse(meta.as_bytes(), 16).unwrap());
-    let found = settings.policies.limits(
-        &JobView {
-            id: None,
-            queue,
-            kind,
-            meta,
-            tenant: None,
-        },
-        &[],
-    );
-    found.map_or(Vec::new(), |found| {
-        found
-            .iter()
-            .map(|l| format!("{}/{}", l.policy, l.key))
-            .collect()
-    })
+fn asked(settings: &Settings, queue: &str, kind: &str, meta: &str) -> String {
+    let found = settings.policies.limits(&job(queue, kind, meta), &[]);
+    let found = found.unwrap_or_default();
+    let each = found.iter().map(|l| format!("{}/{}", l.policy, l.key));
+    each.collect::<Vec<_>>().join(" ")
 }
 
 /// What a job pays by this file and whose share it takes, as `key cost group*weight`; none of either is `-`.
@@ -275,19 +312,13 @@ fn priced(
 
 #[test]
 fn costs_and_shares_are_those_of_the_key() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config/valid/cost.toml");
+    let path = beside("valid/cost");
     let mut settings = load(&path).unwrap();
-    let job = |queue: &'static str, kind: &'static str, meta: &'static str| JobView {
-        id: None,
-        queue,
-        kind,
-        meta: Some(Json::parse(meta.as_bytes(), 16).unwrap()),
-        tenant: None,
-    };
     let tenant = r#"{"tenant_id":"acme","tokens":70}"#;
     let own = br#"{"rate_limit":{"key":"vendor","concurrency":3}}"#;
     let own = own_policies(Json::parse(own, 16).unwrap(), "llm");
     let known = &mut LimitCache::default();
+    const SPACED: &[&str] = &["vendor 5 -", "calls - t:acmex_20corp*3"];
     for (queue, kind, meta, own, expected) in [
         ("llm", "a", "{}", &[][..], &["vendor 5 -"][..]),
         ("llm-too", "a", tenant, &[], &["vendor 5 -"]),
@@ -297,22 +328,13 @@ fn costs_and_shares_are_those_of_the_key() {
         ("other", "a", tenant, &own, &["vendor 5 -"; 5]),
         ("fair", "b", tenant, &[], &["vendor 5 -", "calls - t:b*16"]),
         ("fair", "c", tenant, &[], &["vendor 5 -", "calls - t:c*2"]),
-        (
-            "fair",
-            "acme corp",
-            "{}",
-            &[],
-            &["vendor 5 -", "calls - t:acmex_20corp*3"],
-        ),
+        ("fair", "acme corp", "{}", &[], SPACED),
         ("gb-1", "a", tenant, &[], &["gb-1 4 gb-1:acme*7"]),
         ("gb-1", "a", "{}", &[], &["gb-1 4 gb-1:x_none*1"]),
         ("gb-2", "a", tenant, &[], &["gb-2 4 gb-2:acme*1"]),
     ] {
-        assert_eq!(
-            priced(&settings, known, &job(queue, kind, meta), own),
-            expected,
-            "{queue} {kind} {meta}"
-        );
+        let priced = priced(&settings, known, &job(queue, kind, meta), own);
+        assert_eq!(priced, expected, "{queue} {kind} {meta}");
     }
     // In a queue whose turns are shared no claim is cut to the limit.
     let gate = |queue: &str| {
@@ -326,61 +348,32 @@ fn costs_and_shares_are_those_of_the_key() {
     // A job whose numbers stand in place of the file's pays as the file says.
     let text = fs::read_to_string(&path).unwrap() + "[job_policies]\naccept = \"replace\"\n";
     settings = Settings::parse(&text, "t").unwrap();
-    assert_eq!(
-        priced(&settings, known, &job("llm", "a", "{}"), &own),
-        ["vendor 5 -"]
-    );
+    let priced = priced(&settings, known, &job("llm", "a", "{}"), &own);
+    assert_eq!(priced, ["vendor 5 -"]);
 }
 
 #[test]
 fn policies_mean_what_the_file_says() {
-    let settings = load(
-        &files("valid")
-            .into_iter()
-            .find(|path| path.ends_with("issue.toml"))
-            .unwrap(),
-    )
-    .unwrap();
-    assert_eq!(
-        asked(
-            &settings,
-            "billing",
-            "payment.charge",
-            r#"{"tenant_id":"acme"}"#
-        ),
-        ["stripe/stripe:acme"]
-    );
-    assert_eq!(
-        asked(&settings, "billing", "report", "{}"),
-        Vec::<String>::new()
-    );
-    assert_eq!(
-        asked(&settings, "email", "payment.x", "{}"),
-        ["queue/email"]
-    );
+    let settings = load(&beside("valid/issue")).unwrap();
+    let acme = r#"{"tenant_id":"acme"}"#;
+    for (queue, kind, meta, expected) in [
+        ("billing", "payment.charge", acme, "stripe/stripe:acme"),
+        ("billing", "report", "{}", ""),
+        ("email", "payment.x", "{}", "queue/email"),
+    ] {
+        assert_eq!(asked(&settings, queue, kind, meta), expected, "{kind}");
+    }
     assert!(settings.policies.gate("billing").keyed && settings.policies.gate("other").open());
 
-    let settings = load(
-        &files("valid")
-            .into_iter()
-            .find(|path| path.ends_with("meta.toml"))
-            .unwrap(),
-    )
-    .unwrap();
+    let settings = load(&beside("valid/meta")).unwrap();
     let both = r#"{"plan":"free","customer":{"region":"eu"}}"#;
-    assert_eq!(
-        asked(&settings, "q", "t", both),
-        ["quoted/quoted", "nested/nested"]
-    );
-    assert_eq!(
-        asked(
-            &settings,
-            "q",
-            "t",
-            r#"{"plan":"trial-9","customer.region":"eu"}"#
-        ),
-        ["quoted/quoted"]
-    );
+    let dotted = r#"{"plan":"trial-9","customer.region":"eu"}"#;
+    for (meta, expected) in [
+        (both, "quoted/quoted nested/nested"),
+        (dotted, "quoted/quoted"),
+    ] {
+        assert_eq!(asked(&settings, "q", "t", meta), expected, "{meta}");
+    }
     let nested = &settings.policies.policies()[1].limits;
     assert_eq!((nested.concurrency, nested.rates.len()), (Some(0), 2));
     assert_eq!(nested.throttle.unwrap().period.get(), 250);
@@ -393,19 +386,7 @@ fn a_policy_without_numbers_takes_those_of_its_key() {
         [[policy]]\nname = \"a\"\nkey = \"k:{queue}\"\nmatch.type = \"a\"\nconcurrency = 3
         [[policy]]\nname = \"b\"\nkey = \"k:{queue}\"\nmatch.type = \"b\"";
     let settings = Settings::parse(text, "t").unwrap();
-    let found = settings
-        .policies
-        .limits(
-            &JobView {
-                id: None,
-                queue: "q",
-                kind: "b",
-                meta: None,
-                tenant: None,
-            },
-            &[],
-        )
-        .unwrap();
+    let found = settings.policies.limits(&job("q", "b", "{}"), &[]).unwrap();
     let limited: Vec<_> = found
         .iter()
         .map(|l| (l.policy.to_string(), l.limits.concurrency))
@@ -431,11 +412,8 @@ fn numbers_are_what_they_are_written_as() {
 #[test]
 fn the_command_line_wins_over_the_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(
-        file.path(),
-        "[server]\nlisten = \"127.0.0.1:1\"\nlog = \"json\"\n",
-    )
-    .unwrap();
+    let text = "[server]\nlisten = \"127.0.0.1:1\"\nlog = \"json\"\n";
+    fs::write(file.path(), text).unwrap();
     let overrides = CommandLine {
         listen: "127.0.0.1:2".parse().ok(),
         upstream: "http://other:3/x".parse().ok(),
@@ -443,21 +421,15 @@ fn the_command_line_wins_over_the_file() {
     };
     let settings = Settings::load_with(Some(file.path()), &overrides).unwrap();
     assert_eq!(settings.server.listen.port(), 2);
-    assert_eq!(
-        settings.upstream.url.unwrap().to_string(),
-        "http://other:3/x"
-    );
+    let upstream = settings.upstream.url.unwrap();
+    assert_eq!(upstream.to_string(), "http://other:3/x");
     assert_eq!(settings.server.log, LogFormat::Json);
     assert_eq!(settings.fetch.max_wait, Duration::from_secs(2));
 
     let bare = Settings::load_with(None, &overrides).unwrap();
     assert_eq!(bare.upstream.url.unwrap().port, 3);
-    assert!(
-        Settings::load_with(None, &CommandLine::default())
-            .unwrap_err()
-            .to_string()
-            .contains("--upstream")
-    );
+    let none = Settings::load_with(None, &CommandLine::default());
+    assert!(none.unwrap_err().to_string().contains("--upstream"));
 }
 
 #[test]
@@ -503,12 +475,7 @@ fn a_token_is_read_from_a_regular_file_of_some_size() {
 
 #[test]
 fn check_says_how_calls_take_turns() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
-    let calls = config::check(
-        &folder.join("valid/egress.toml"),
-        &CommandLine::default(),
-        Colours::None,
-    );
+    let calls = check("valid/egress");
     for part in [
         "the limits of policy crm, in turn by {header.X-Team}, a key for each crm:{header.X-Tenant}",
         "10 in any 1s, in turn by {path.0}, key \"in-turn\"",
@@ -539,12 +506,7 @@ fn check_says_what_bounds_mean() {
 
 #[test]
 fn check_says_what_is_in_a_file() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
-    let ok = config::check(
-        &folder.join("valid/issue.toml"),
-        &CommandLine::default(),
-        Colours::None,
-    );
+    let ok = check("valid/issue");
     let meaning = "stripe: jobs of queue billing of type payment.*: 5 at once, 100 in any 1m, at least 100ms apart, \
                    a key for each stripe:{meta.tenant_id}, \
                    behind 768 held jobs (192 where a FETCH counts as an attempt) of one key all others wait\nqueue email: 20 at once";
@@ -554,11 +516,7 @@ fn check_says_what_is_in_a_file() {
     let json: serde_json::Value = serde_json::from_str(&ok.json).unwrap();
     assert_eq!(json["ok"], true);
     assert_eq!(json["meaning"][0], meaning.lines().next().unwrap());
-    let cost = config::check(
-        &folder.join("valid/cost.toml"),
-        &CommandLine::default(),
-        Colours::None,
-    );
+    let cost = check("valid/cost");
     for part in [
         "each counts its meta.tokens, key \"vendor\"",
         "in turn by t:{type} among 768 held jobs (192 where a FETCH counts as an attempt), key",
@@ -566,55 +524,25 @@ fn check_says_what_is_in_a_file() {
     ] {
         assert!(cost.text.contains(part), "{}", cost.text);
     }
-    let split = config::check(
-        &folder.join("valid/subqueues.toml"),
-        &CommandLine::default(),
-        Colours::None,
-    );
-    let words =
-        "a key for each crm:{meta.tenant_id}, others wait for no key but their own, by subqueues\n";
-    assert!(
-        split
-            .text
-            .starts_with(&format!("crm: jobs of queue billing: 2 at once, {words}")),
-        "{}",
-        split.text
-    );
-    let warned = config::check(
-        &folder.join("valid/warnings.toml"),
-        &CommandLine::default(),
-        Colours::None,
-    );
-    assert!(
-        warned
-            .text
-            .ends_with("ok: 4 policies, 7 queues, 2 tenants, 16 egress entries, 35 warnings"),
-        "{}",
-        warned.text
-    );
-    assert_eq!(warned.status, 0);
-    let wrong = config::check(
-        &folder.join("invalid/unknown_fields.toml"),
-        &CommandLine::default(),
-        Colours::None,
-    );
-    assert_eq!(wrong.status, 78);
-    assert!(
-        wrong.text.contains("did you mean `max_wait`?"),
-        "{}",
-        wrong.text
-    );
-    let missing = config::check(
-        &folder.join("none.toml"),
-        &CommandLine::default(),
-        Colours::None,
-    );
-    assert_eq!(missing.status, 78);
-    assert!(
-        missing.text.starts_with("error: cannot read"),
-        "{}",
-        missing.text
-    );
+    for (name, status, part) in [
+        (
+            "valid/subqueues",
+            0,
+            "crm: jobs of queue billing: 2 at once, a key for each crm:{meta.tenant_id}, \
+             others wait for no key but their own, by subqueues\n",
+        ),
+        (
+            "valid/warnings",
+            0,
+            "\nok: 4 policies, 7 queues, 2 tenants, 16 egress entries, 35 warnings",
+        ),
+        ("invalid/unknown_fields", 78, "did you mean `max_wait`?"),
+        ("none", 78, "error: cannot read"),
+    ] {
+        let said = check(name);
+        assert_eq!(said.status, status, "{name}");
+        assert!(said.text.contains(part), "{name}: {}", said.text);
+    }
 }
 
 #[test]
@@ -622,10 +550,8 @@ fn check_says_that_the_memory_store_forgets_subqueues() {
     let split = "[[queue]]\nname = 'q'\nsubqueues = true\n[store]\nurl = ";
     for (url, forgets) in [("memory:", true), ("sqlite:/tmp/x.db", false)] {
         let told = checked(&format!("{split}'{url}'")).text;
-        assert!(
-            told.contains("queue q: jobs with a key of their own wait in 256 subqueues"),
-            "{told}"
-        );
+        let split = "queue q: jobs with a key of their own wait in 256 subqueues";
+        assert!(told.contains(split), "{told}");
         assert_eq!(told.contains(config::FORGETS_SUBQUEUES), forgets, "{told}");
     }
 }
@@ -701,25 +627,18 @@ fn what_moves_jobs_between_subqueues_is_known() {
 #[test]
 fn a_salt_is_not_in_what_is_wrong() {
     let salt = "subqueues_salt = 'short-é'";
-    let told = checked(&format!(
-        "[[queue]]\nname = 'q'\nsubqueues = true\n{salt}\n"
-    ));
-    assert!(
-        told.text.contains("must have 16 to 200 bytes"),
-        "{}",
-        told.text
-    );
+    let queue = "[[queue]]\nname = 'q'\nsubqueues = true\n";
+    let told = checked(&format!("{queue}{salt}\n"));
+    let is_told = told.text.contains("must have 16 to 200 bytes");
+    assert!(is_told, "{}", told.text);
     assert!(!(told.text + &told.json).contains("short"));
 }
 
 /// What `check` says of a file with this below `[server]`.
 fn checked(text: &str) -> config::Checked {
     let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(
-        file.path(),
-        format!("[server]\nupstream = 'http://ojs'\n{text}"),
-    )
-    .unwrap();
+    let text = format!("[server]\nupstream = 'http://ojs'\n{text}");
+    fs::write(file.path(), text).unwrap();
     config::check(file.path(), &CommandLine::default(), Colours::None)
 }
 
@@ -754,10 +673,8 @@ fn each_queue_of_the_file_is_counted() {
 #[test]
 fn a_policy_may_be_one_table() {
     let said = checked("[policy]\nname = 'a'\nmatch = { queue = 'q' }\nconcurrency = 5\n");
-    assert_eq!(
-        said.text,
-        "a: jobs of queue q: 5 at once, key \"a\"\nok: 1 policy, 0 queues"
-    );
+    let meaning = "a: jobs of queue q: 5 at once, key \"a\"\nok: 1 policy, 0 queues";
+    assert_eq!(said.text, meaning);
 }
 
 #[test]
@@ -783,12 +700,9 @@ fn a_port_for_others_without_a_token_is_warned_of() {
 #[test]
 fn the_environment_fills_in() {
     let text = "server.upstream = \"https://a\"\nupstream.ca_file = \"${CARGO_MANIFEST_DIR}/tests/process/tls/unknown.pem\"";
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = folder.join("tests/process/tls/unknown.pem");
-    assert_eq!(
-        Settings::parse(text, "t").unwrap().upstream.ca_file,
-        Some(path)
-    );
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/process/tls/unknown.pem");
+    let settings = Settings::parse(text, "t").unwrap();
+    assert_eq!(settings.upstream.ca_file, Some(path));
 }
 
 proptest! {

@@ -32,8 +32,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
-use ojs_throttle::net::{Net, sim};
+use ojs_throttle::net::{Net, Stream, sim};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::harness::EARLY;
@@ -49,7 +50,7 @@ mod prelude {
     pub use serde_json::json;
     pub use tokio::time::{Instant, sleep};
 
-    pub use super::{World, millis, raw, spans};
+    pub use super::{World, fine, millis, raw, ring, spans, status};
     pub use crate::servers::vendor::{Answer, FOREVER, Stops, Vendor};
     pub use crate::sidecar::client::{Client, id};
 }
@@ -110,6 +111,32 @@ impl World {
         }
         statuses
     }
+
+    /// A call of `path` that goes on beside the test; its status.
+    pub fn begins(&self, path: &str) -> JoinHandle<u16> {
+        let (caller, path) = (self.caller.clone(), path.to_owned());
+        tokio::spawn(async move { caller.get(&path).await.status })
+    }
+
+    /// Sends this text by the way out, and gives all that comes back until the connection ends.
+    pub async fn raw(&self, text: &str) -> String {
+        raw(&self.net, self.caller.addr, text).await
+    }
+
+    /// A caller that has sent this text by the way out.
+    pub async fn ring(&self, text: &str) -> Stream {
+        ring(&self.net, self.caller.addr, text).await
+    }
+}
+
+/// A vendor that is well.
+pub fn fine(_: &VendorCall) -> Answer {
+    Answer::ok()
+}
+
+/// The status of a reply that came as text.
+pub fn status(reply: &str) -> &str {
+    reply.get(9..12).unwrap_or_default()
 }
 
 /// A way out to this vendor.
@@ -121,10 +148,16 @@ pub fn entry(vendor: SocketAddr, more: &str) -> String {
     format!("[[egress]]\nname = 'out'\n{listen}upstream = 'http://{vendor}'\n{more}\n")
 }
 
+/// A connection on which this text was sent.
+pub async fn ring(net: &Net, to: SocketAddr, text: impl AsRef<[u8]>) -> Stream {
+    let mut stream = net.connect("127.0.0.1", to.port()).await.unwrap();
+    stream.write_all(text.as_ref()).await.unwrap();
+    stream
+}
+
 /// Sends this text, and gives all that comes back until the connection ends.
 pub async fn raw(net: &Net, to: SocketAddr, text: &str) -> String {
-    let mut stream = net.connect("127.0.0.1", to.port()).await.unwrap();
-    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut stream = ring(net, to, text).await;
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply).await.unwrap();
     String::from_utf8(reply).unwrap()

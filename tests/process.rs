@@ -68,11 +68,11 @@ mod prelude {
     pub use ojs_throttle::backend::{EventKind, Lax};
     pub use serde_json::{Value, json};
 
-    pub use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, polls};
+    pub use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, polls, start_one};
     pub use crate::servers::connections;
     pub use crate::servers::postgres::{PostgresServer, UNSYNCED};
     pub use crate::servers::redis::RedisServer;
     pub use crate::sidecar::process::{
-        Backend, Sidecar, config, file, pair, program, ran, run_at, run_with, until, wait,
+        Backend, Sidecar, config, file, has, pair, program, ran, run_at, run_with, until, wait,
     };
 }

@@ -2,23 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::{MANUAL, quoted, read};
-
-/// All sources of a folder.
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap();
-    let all = entries.flat_map(|entry| {
-        let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => sources(&path),
-            false => vec![path],
-        }
-    });
-    all.filter(|path| path.extension().is_some_and(|kind| kind == "rs"))
-        .collect()
-}
+use super::{MANUAL, files, quoted, read};
 
 /// The names of the test functions and of the scenarios of a source.
 fn tests(text: &str) -> Vec<String> {
@@ -26,10 +12,8 @@ fn tests(text: &str) -> Vec<String> {
     let mut is_next = false;
     let mut found = Vec::new();
     for line in text.lines().map(str::trim) {
-        let name = line
-            .split_once("fn ")
-            .and_then(|(_, rest)| rest.split('(').next());
-        match name {
+        let name = line.split_once("fn ");
+        match name.and_then(|(_, rest)| rest.split('(').next()) {
             Some(name) if is_next || line.ends_with("(ctx: Ctx) -> Judge {") => {
                 found.push(name.to_owned());
                 is_next = false;
@@ -43,33 +27,23 @@ fn tests(text: &str) -> Vec<String> {
 #[test]
 fn each_test_that_is_named_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["src", "tests"].map(|name| sources(&root.join(name)));
-    let sources = folders.concat();
-    let all: Vec<String> = sources
-        .iter()
-        .flat_map(|path| tests(&fs::read_to_string(path).unwrap()))
-        .collect();
+    let folders = ["src", "tests"].map(|name| files(&root.join(name)));
+    let sources = folders.iter().flatten();
+    let sources = sources.filter(|path| path.extension().is_some_and(|kind| kind == "rs"));
+    let all = sources.flat_map(|path| tests(&fs::read_to_string(path).unwrap()));
+    let all: Vec<String> = all.collect();
     let names: BTreeSet<&str> = all.iter().map(String::as_str).collect();
     let faults = read(&format!("{MANUAL}/faults.md"));
-    let named: Vec<&str> = faults
-        .split("\n- ")
-        .skip(1)
-        .map(|item| {
-            let text = item.split("\n\n").next().unwrap_or_default();
-            quoted(text)
-                .last()
-                .unwrap_or_else(|| panic!("no test: {item}"))
-        })
-        .collect();
+    let named = faults.split("\n- ").skip(1).map(|item| {
+        let text = item.split("\n\n").next().unwrap_or_default();
+        let last = quoted(text).last();
+        last.unwrap_or_else(|| panic!("no test: {item}"))
+    });
+    let named: BTreeSet<&str> = named.collect();
     assert!(named.len() > 100);
-    let gone: Vec<&&str> = named
-        .iter()
-        .filter(|name| !names.contains(**name))
-        .collect();
-    assert!(
-        gone.is_empty(),
-        "chapter `faults` names {gone:?}, which are no tests"
-    );
+    let gone: Vec<&&str> = named.difference(&names).collect();
+    let none: [&&str; 0] = [];
+    assert_eq!(gone, none, "chapter `faults` names what are no tests");
 
     let tested = read(&format!("{MANUAL}/tested.md"));
     let (_, promises) = tested.split_once("## Each promise\n").unwrap();
@@ -88,20 +62,11 @@ fn each_test_that_is_named_is_there() {
     for module in modules {
         let file = root.join("tests").join(module.replace("::", "/"));
         let is_there = file.is_dir() || file.with_extension("rs").exists();
-        assert!(
-            is_there,
-            "chapter `tested` names {module}, which is no module of tests"
-        );
+        assert!(is_there, "{module} of chapter `tested` is no module");
     }
-    let said = format!(
-        "more than {},{:03} test functions",
-        all.len() / 1_000,
-        all.len() % 1_000 / 100 * 100
-    );
-    assert!(
-        tested.contains(&said),
-        "chapter `tested` says how many tests there are: {said}"
-    );
+    let (thousands, rest) = (all.len() / 1_000, all.len() % 1_000 / 100 * 100);
+    let said = format!("more than {thousands},{rest:03} test functions");
+    assert!(tested.contains(&said), "chapter `tested`: {said}");
 }
 
 /// The faults that a soak must find are a patch: it must apply to the sources of now.
@@ -115,8 +80,6 @@ fn the_planted_faults_apply() {
     git.env("GIT_CEILING_DIRECTORIES", root.parent().unwrap());
     let said = git.output().unwrap();
     let why = String::from_utf8_lossy(&said.stderr);
-    assert!(
-        said.status.success(),
-        "mend tests/soak/planted.patch: {why}"
-    );
+    let is_fit = said.status.success();
+    assert!(is_fit, "mend tests/soak/planted.patch: {why}");
 }

@@ -2,8 +2,7 @@
 //! same.
 
 use super::prelude::*;
-use super::signals::{call, head};
-use crate::servers::vendor::VendorCall;
+use super::signals::{head, pause_after};
 
 const PAID: &str = "[[egress.budget]]\nname = 'tokens'\nrate = { limit = 9000, period = '1m' }\nonly = ['POST /chat']";
 const TRIED: &str = "control_token = 's3cret'\n[[policy]]\nname = 'p'\nmatch = { queue = 'q' }\nkey = 'out'\n\
@@ -13,10 +12,7 @@ const TRIED: &str = "control_token = 's3cret'\n[[policy]]\nname = 'p'\nmatch = {
 async fn a_key_without_limits_is_paused_limited_and_shut() {
     let control = "control_token = 's3cret'";
     for (policies, entry) in [(control, ""), (control, PAID), (TRIED, "")] {
-        let world = World::start(policies, &format!("on_limit = 'reject'\n{entry}"), |_| {
-            Answer::ok()
-        })
-        .await;
+        let world = World::start(policies, &format!("on_limit = 'reject'\n{entry}"), fine).await;
         let admin = world.pair.sidecar.admin().controlling("s3cret");
         let named = async |name: &str, set: serde_json::Value| {
             let path = format!("/throttle/v1/keys/{name}/override");
@@ -41,21 +37,7 @@ async fn a_key_without_limits_is_paused_limited_and_shut() {
 #[tokio::test(start_paused = true)]
 async fn a_vendor_shuts_a_key_without_limits() {
     for entry in ["", PAID] {
-        let world = World::start(
-            "",
-            &format!("max_wait = '1h'\n{entry}"),
-            |call: &VendorCall| match call.target() {
-                "/busy" => head("429 | Retry-After: 20"),
-                _ => Answer::ok(),
-            },
-        )
-        .await;
-        for path in ["/busy", "/other"] {
-            call(&world, path).await;
-        }
-        let calls = world.vendor.calls();
-        let pause = calls[1].at - calls[0].ended.unwrap();
-        assert!((20_000..20_060).contains(&pause.as_millis()), "{pause:?}");
-        world.pair.stop().await;
+        let pause = pause_after(entry, "", head("429 | Retry-After: 20")).await;
+        assert!((20_000..20_060).contains(&pause), "{entry}: {pause} ms");
     }
 }

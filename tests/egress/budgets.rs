@@ -23,6 +23,11 @@ async fn ask(by: &Client, path: &str, body: &Value) -> crate::sidecar::client::R
         .await
 }
 
+/// The status of such a call.
+async fn pays(by: &Client, path: &str, body: Value) -> u16 {
+    ask(by, path, &body).await.status
+}
+
 /// What a key counts in its first window.
 async fn counts(world: &World, key: &str) -> Value {
     let path = format!("/ojs/v1/rate-limits/{key}");
@@ -59,6 +64,13 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
     let message = r#"{"type":"message","usage":{"input_tokens":7,"cache_creation_input_tokens":100,"cache_read_input_tokens":4000,"output_tokens":16}}"#;
     let begins = r#"{"type":"message_start","message":{"usage":{"input_tokens":7,"cache_creation_input_tokens":100,"cache_read_input_tokens":4000,"output_tokens":1}}}"#;
     let response = r#"{"type":"response.completed","response":{"usage":{"input_tokens":100,"output_tokens":23,"total_tokens":123}}}"#;
+    let embedded = r#"{"usage":{"prompt_tokens":9,"total_tokens":9}}"#;
+    let delta = r#"{"choices":[{"delta":{"content":"usage"}}],"usage":null}"#;
+    let ends = r#"{"type":"message_delta","usage":{"output_tokens":16}}"#;
+    let fails = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
+    let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"   }\n\n";
+    let quoted = "data: {\"text\":\"data: [DONE]\"}\n\n";
+    let huge = message.replace("100", "18446744073709551616");
     let json =
         |status, body: &str| Answer::new(status, body).header("Content-Type", "application/json");
     let total = |total: &str| json(200, &format!(r#"{{"usage":{{"total_tokens":{total}}}}}"#));
@@ -69,85 +81,33 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
             .cut(text.len(), Stops::Closes)
     };
     let called = |kind: &str| Answer::new(200, chat).header("Content-Type", kind);
+    let zipped = json(200, chat).header("Content-Encoding", "gzip");
+    let cut = json(200, chat).cut(chat.len() - 1, Stops::Closes);
     let table: Vec<(&str, Answer, u64)> = vec![
         ("chat", json(200, chat), 123),
         ("message", json(200, message), 123),
         ("a type in capitals", called("Application/JSON"), 123),
-        (
-            "embeddings",
-            json(200, r#"{"usage":{"prompt_tokens":9,"total_tokens":9}}"#),
-            9,
-        ),
+        ("embeddings", json(200, embedded), 9),
         ("an error with usage", json(400, chat), 123),
-        (
-            "a stream of chat",
-            events(&[
-                r#"{"choices":[{"delta":{"content":"usage"}}],"usage":null}"#,
-                chat,
-                "[DONE]",
-            ]),
-            123,
-        ),
-        (
-            "a stream of a message",
-            events(&[
-                begins,
-                r#"{"type":"message_delta","usage":{"output_tokens":16}}"#,
-            ]),
-            123,
-        ),
+        ("a stream of chat", events(&[delta, chat, "[DONE]"]), 123),
+        ("a stream of a message", events(&[begins, ends]), 123),
         ("a stream of a response", events(&["{}", response]), 123),
-        (
-            "a stream that ends with an error",
-            events(&[
-                begins,
-                r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
-            ]),
-            1_016,
-        ),
+        ("a stream that fails", events(&[begins, fails]), 1_016),
         ("more than max", total("1000000000"), 5_000),
-        (
-            "more than any number",
-            json(200, &message.replace("100", "18446744073709551616")),
-            5_000,
-        ),
+        ("more than any number", json(200, &huge), 5_000),
         // Nothing is told: the estimate stays.
         ("a stream without usage", events(&["{}", "[DONE]"]), 1_016),
-        (
-            "compressed",
-            json(200, chat).header("Content-Encoding", "gzip"),
-            1_016,
-        ),
+        ("compressed", zipped, 1_016),
         ("JSON that is called a text", called("text/plain"), 123),
-        (
-            "JSON that is not called anything",
-            Answer::new(200, chat),
-            123,
-        ),
+        ("JSON that is called nothing", Answer::new(200, chat), 123),
         ("no JSON", called("text/html"), 1_016),
         ("negative", total("-5"), 1_016),
         ("a text", total(r#""5""#), 1_016),
-        (
-            "cut",
-            json(200, chat).cut(chat.len() - 1, Stops::Closes),
-            1_016,
-        ),
+        ("cut", cut, 1_016),
         // SDKs hang up when the last event has come, before the stream has ended.
-        (
-            "cut behind the end of a chat",
-            cut_behind("data: [DONE]\n\n"),
-            123,
-        ),
-        (
-            "cut behind the end of a message",
-            cut_behind("event: message_stop\ndata: {\"type\":\"message_stop\"   }\n\n"),
-            123,
-        ),
-        (
-            "cut before the end of a chat",
-            cut_behind("data: {\"text\":\"data: [DONE]\"}\n\n"),
-            1_016,
-        ),
+        ("cut after a chat", cut_behind("data: [DONE]\n\n"), 123),
+        ("cut after a message", cut_behind(stop), 123),
+        ("cut before the end of a chat", cut_behind(quoted), 1_016),
         ("400", json(400, "{}"), 1_016),
         ("500", json(500, "{}"), 1_016),
         // The vendor has not done these.
@@ -167,10 +127,9 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
         let body = r#"{"model":"a","messages":["hello"],"max_tokens":1000}"#;
         assert_eq!(body.len(), 52);
         let method = http::Method::POST;
-        let path = if *what == "embeddings" {
-            "/v1/embeddings"
-        } else {
-            CHAT
+        let path = match *what {
+            "embeddings" => "/v1/embeddings",
+            _ => CHAT,
         };
         let caller = world.caller.clone();
         let sent = async move {
@@ -194,39 +153,29 @@ async fn what_is_no_call_of_a_model_pays_nothing() {
     let world = World::start("", TOKENS, |_| Answer::ok()).await;
     assert_eq!(world.statuses("/v1/models", 2).await, [200; 2]);
     assert_eq!(world.vendor.calls()[0].header("accept-encoding"), None);
-    assert_eq!(
-        ask(&world.caller, "/v1/files", &json!({})).await.status,
-        200
-    );
+    assert_eq!(pays(&world.caller, "/v1/files", json!({})).await, 200);
     assert_eq!(counts(&world, "tokens").await, 0);
     // It might have asked a model in another way, and somebody is told so. A GET asks none.
     let unpaid = "ojs_throttle_egress_settled_total{budget=\"tokens\",how=\"unpaid\"}";
     let admin = world.pair.sidecar.admin();
     assert_eq!(admin.metric(unpaid).await, Some(1.0));
-    // A slash at the end makes no other call of it.
-    let path = format!("{CHAT}/");
-    assert_eq!(
-        ask(&world.caller, &path, &json!({"max_tokens": 9}))
-            .await
-            .status,
-        200
-    );
-    sleep(millis(50)).await;
-    let counted = counts(&world, "tokens").await;
-    assert_ne!(counted, 0);
-    // And servers read these as the same path.
+    // A slash at the end makes no other call of it, and servers read the rest as the same path.
+    let mut counted = Vec::new();
     for path in [
+        "/v1/chat/completions/",
         "/v1/chat/%63ompletions",
         "/v1//chat/completions",
         "/v1/chat/completions;x",
     ] {
-        let reply = ask(&world.caller, path, &json!({"max_tokens": 9})).await;
-        assert_eq!(reply.status, 200, "{path}");
+        let body = json!({"max_tokens": 9});
+        assert_eq!(pays(&world.caller, path, body).await, 200, "{path}");
+        sleep(millis(50)).await;
+        counted.push(counts(&world, "tokens").await.as_u64().unwrap());
     }
-    sleep(millis(50)).await;
-    assert_eq!(
-        counts(&world, "tokens").await,
-        counted.as_u64().unwrap() * 4
+    let one = counted[0];
+    assert!(
+        one > 0 && counted == [one, 2 * one, 3 * one, 4 * one],
+        "{counted:?}"
     );
 
     let nowhere = format!(
@@ -234,10 +183,7 @@ async fn what_is_no_call_of_a_model_pays_nothing() {
     );
     let world = World::start("", &nowhere, |_| Answer::ok()).await;
     let caller = Client::new(&world.net, world.pair.sidecar.egress[1]);
-    assert_eq!(
-        ask(&caller, CHAT, &json!({"max_tokens": 9})).await.status,
-        502
-    );
+    assert_eq!(pays(&caller, CHAT, json!({"max_tokens": 9})).await, 502);
     sleep(millis(50)).await;
     assert_eq!(counts(&world, "tokens").await, 0);
 }
@@ -278,28 +224,19 @@ async fn an_estimate_is_never_under_what_nobody_knows() {
         (json!({"max_tokens": 10, "image": picture}), 1_519),
         // Words that begin like a picture are words: 1,520 bytes.
         (json!({"max_tokens": 10, "prompt": words}), 466),
-        (
-            json!({"max_tokens": 10, "previous_response_id": "r"}),
-            5_000,
-        ),
-        (
-            json!({"max_tokens": 10, "conversation": {"id": "c"}}),
-            5_000,
-        ),
-        (json!({"max_tokens": 10, "prompt": {"id": "p"}}), 5_000),
-        (
-            json!({"max_tokens": 10, "input": [{"file_id": "f"}]}),
-            5_000,
-        ),
+        (json!({"max_tokens": 9, "previous_response_id": "r"}), 5_000),
+        (json!({"max_tokens": 9, "conversation": {"id": "c"}}), 5_000),
+        (json!({"max_tokens": 9, "prompt": {"id": "p"}}), 5_000),
+        (json!({"max_tokens": 9, "input": [{"file_id": "f"}]}), 5_000),
         (json!({"max_tokens": 1e30}), 5_000),
         (json!({"max_tokens": -1}), 4_102),
     ];
     let mut before = 0;
     for (body, pays) in table {
-        assert_eq!(ask(&world.caller, CHAT, &body).await.status, 200);
+        let short: String = body.to_string().chars().take(80).collect();
+        assert_eq!(self::pays(&world.caller, CHAT, body).await, 200);
         sleep(millis(50)).await;
         let now = counts(&world, "tokens").await.as_u64().unwrap();
-        let short: String = body.to_string().chars().take(80).collect();
         assert_eq!(now - before, pays, "{short}");
         before = now;
     }
@@ -316,10 +253,8 @@ async fn a_key_that_cannot_be_read_is_refused() {
         ("no JSON", &[JSON], "model=a"),
         ("compressed", &[JSON, ("content-encoding", "gzip")], "{}"),
     ] {
-        let reply = world
-            .caller
-            .send(http::Method::POST, "/", headers, body.to_owned())
-            .await;
+        let sent = (world.caller).send(http::Method::POST, "/", headers, body.to_owned());
+        let reply = sent.await;
         assert_eq!(reply.status, 413, "{what}");
         assert_eq!(reply.json()["error"]["code"], "key_unreadable", "{what}");
     }
@@ -328,11 +263,8 @@ async fn a_key_that_cannot_be_read_is_refused() {
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
     // The last of two names counts, and letters matter, as for the vendor.
     let twice = r#"{"model":"b","model":"a","MODEL":"b"}"#;
-    let reply = world
-        .caller
-        .send(http::Method::POST, "/", &[JSON], twice)
-        .await;
-    assert_eq!(reply.status, 200);
+    let sent = (world.caller).send(http::Method::POST, "/", &[JSON], twice);
+    assert_eq!(sent.await.status, 200);
     assert_eq!(counts(&world, "m:a").await, 2);
     assert_eq!(world.statuses("/", 1).await, [200]);
     assert_eq!(counts(&world, "m:x_none").await, 1);
@@ -364,8 +296,7 @@ async fn anything_that_calls_and_answers_name_is_counted() {
         "/graphql" => Answer::ok().header("X-Used", "3"),
         "/gone" => Answer::new(404, "{}"),
         "/v2/empty" => Answer::new(204, "").header("X-Used", "4"),
-        "/dear" => Answer::new(200, r#"{"cost":{"actual":999}}"#)
-            .header("Content-Type", "application/json"),
+        "/dear" => Answer::json(r#"{"cost":{"actual":999}}"#),
         _ => Answer::ok(),
     })
     .await;
@@ -439,8 +370,7 @@ async fn each_use_counts_its_own() {
                 "cache_creation_input_tokens": 8,
             }),
         };
-        let answer = Answer::new(200, json!({"usage": usage}).to_string());
-        answer.header("Content-Type", "application/json")
+        Answer::json(json!({"usage": usage}).to_string())
     })
     .await;
     let mut before = [0.0; 4];
@@ -463,10 +393,8 @@ async fn each_use_counts_its_own() {
                 amount.strip_suffix(" USD").unwrap().parse().unwrap()
             });
             let more: f64 = now - before[nth];
-            assert!(
-                (more - counted[nth]).abs() < 1e-9,
-                "{vendor}, {key}: {more}"
-            );
+            let is_it = (more - counted[nth]).abs() < 1e-9;
+            assert!(is_it, "{vendor}, {key}: {more}");
             before[nth] = now;
         }
     }
@@ -488,8 +416,7 @@ rate = { limit = '1 USD', period = 'P1M', window = 'calendar', tz = 'UTC' }
 async fn the_last_dollar_is_spent_and_not_a_unit_more() {
     let world = World::start("", MONEY, |_| {
         let used = json!({"usage": {"prompt_tokens": 1, "completion_tokens": 500}});
-        let answer = Answer::new(200, used.to_string()).header("Content-Type", "application/json");
-        answer.after(Duration::from_secs(1))
+        Answer::json(used.to_string()).after(Duration::from_secs(1))
     })
     .await;
     let mut all = JoinSet::new();
@@ -507,10 +434,8 @@ async fn the_last_dollar_is_spent_and_not_a_unit_more() {
     for refused in replies.iter().filter(|reply| reply.status != 200) {
         assert_eq!(refused.status, 429);
         let error = &refused.json()["error"];
-        assert_eq!(
-            (&error["code"], &error["retryable"]),
-            (&json!("budget_spent"), &json!(false))
-        );
+        assert_eq!(error["code"], "budget_spent");
+        assert_eq!(error["retryable"], false);
         assert_eq!(error["details"]["left"], "0.005 USD");
         assert_eq!(error["details"]["next_start"], "2026-03-01T00:00:00.005Z");
         assert!(!refused.headers.contains_key("retry-after"));
@@ -529,56 +454,38 @@ async fn money_is_of_its_key_and_is_set_as_an_amount() {
         let body = json!({"model": "m", "max_tokens": tokens}).to_string();
         async move {
             let headers = [JSON, ("x-team", team)];
-            caller
-                .send(http::Method::POST, CHAT, &headers, body)
-                .await
-                .status
+            let sent = caller.send(http::Method::POST, CHAT, &headers, body);
+            sent.await
         }
     };
     for _ in 0..100 {
-        assert_eq!(team("a", 1_000).await, 200);
+        assert_eq!(team("a", 1_000).await.status, 200);
     }
-    assert_eq!([team("a", 1_000).await, team("b", 1_000).await], [429, 200]);
+    assert_eq!(team("a", 1_000).await.status, 429);
+    assert_eq!(team("b", 1_000).await.status, 200);
     // What is advised can be done.
     let admin = world.pair.sidecar.admin();
     let why = admin.get("/throttle/v1/why?key=month:a").await.json();
     let advice = why["do"].as_str().unwrap();
     let (_, limit) = advice.split_once("limit month:a --override '").unwrap();
     let limit = limit.replace("}'`", "}").replace("1.00 USD", "1.25 USD");
-    let set = (world.pair.sidecar.client())
-        .set(
-            "/ojs/v1/rate-limits/month:a",
-            serde_json::from_str(&limit).unwrap(),
-        )
-        .await;
-    assert_eq!(
-        (&set["rate"]["limit"], &set["rate"]["current_count"]),
-        (&json!("1.25 USD"), &json!("1.00 USD"))
-    );
-    let client = world.pair.sidecar.client();
-    let path = "/ojs/v1/rate-limits/month:a";
+    let (client, path) = (world.pair.sidecar.client(), "/ojs/v1/rate-limits/month:a");
+    let limit = serde_json::from_str(&limit).unwrap();
+    let set = client.set(path, limit).await;
+    assert_eq!(set["rate"]["limit"], "1.25 USD");
+    assert_eq!(set["rate"]["current_count"], "1.00 USD");
     let rate = |limit: Value| json!({"rate": {"limit": limit, "period": "P1M", "window": "calendar", "tz": "UTC"}});
     for wrong in [json!(2), json!("2"), json!("2 EUR"), json!("0.0000001 USD")] {
-        assert_eq!(
-            client.put(path, rate(wrong.clone())).await.status,
-            400,
-            "{wrong}"
-        );
+        let put = client.put(path, rate(wrong.clone())).await;
+        assert_eq!(put.status, 400, "{wrong}");
     }
     let set = client.set(path, rate(json!("1.5 USD"))).await;
     assert_eq!(set["override"]["rate"]["limit"], "1.50 USD");
-    assert_eq!(
-        (&set["unit"], &set["rate"]["current_count"]),
-        (&json!("money"), &json!("1.00 USD"))
-    );
-    assert_eq!(team("a", 1_000).await, 200);
+    assert_eq!(set["unit"], "money");
+    assert_eq!(set["rate"]["current_count"], "1.00 USD");
+    assert_eq!(team("a", 1_000).await.status, 200);
     client.set(path, rate(json!("0.005 USD"))).await;
-    let headers = [JSON, ("x-team", "a")];
-    let body = r#"{"model":"m","max_tokens":1000}"#;
-    let dear = world
-        .caller
-        .send(http::Method::POST, CHAT, &headers, body)
-        .await;
+    let dear = team("a", 1_000).await;
     assert_eq!(dear.status, 429, "it costs more than there is");
     assert_eq!(dear.headers["ojs-throttle-limited"], "month:a");
     assert_eq!(dear.json()["error"]["details"]["asks"], "0.01 USD");
@@ -587,12 +494,8 @@ async fn money_is_of_its_key_and_is_set_as_an_amount() {
     let admin = world.pair.sidecar.admin();
     assert_eq!(admin.metric(refused).await, Some(2.0));
     // A model without a price may cost anything.
-    assert_eq!(
-        ask(&world.caller, CHAT, &json!({"model": "other"}))
-            .await
-            .status,
-        429
-    );
+    let unknown = json!({"model": "other"});
+    assert_eq!(pays(&world.caller, CHAT, unknown).await, 429);
 }
 
 /// The model is not read in a body that is compressed, too long or without a length. The answer names it, too.
@@ -601,48 +504,37 @@ async fn money_is_settled_by_the_model_that_the_answer_names() {
     let used = r#""usage":{"input_tokens":1,"output_tokens":500}"#;
     let of = |model: &str| format!("{{{model}{used}}}");
     let named = of(r#""model":"m","#);
-    let json = |body: &str| Answer::new(200, body).header("Content-Type", "application/json");
-    let told = ("0.005 USD", "told");
-    for (name, answer, (counts_now, how)) in [
-        ("json", json(&named), told),
-        ("a version", json(&of(r#""model":"m-2026-01-31","#)), told),
-        (
-            "a message",
-            events(&[&format!(r#"{{"type":"message_start","message":{named}}}"#)]),
-            told,
-        ),
-        (
-            "a response",
-            events(&[r#"{"model":7}"#, &format!(r#"{{"response":{named}}}"#)]),
-            told,
-        ),
-        (
-            "another",
-            json(&of(r#""model":"m-mini","#)),
-            ("0.01 USD", "unpriced"),
-        ),
-        ("none", json(&of("")), ("0.01 USD", "unnamed")),
-        ("no usage", json(r#"{"model":"m"}"#), ("0.01 USD", "kept")),
+    let json = |body: &str| Answer::json(body);
+    let message = events(&[&format!(r#"{{"type":"message_start","message":{named}}}"#)]);
+    let response = events(&[r#"{"model":7}"#, &format!(r#"{{"response":{named}}}"#)]);
+    let version = json(&of(r#""model":"m-2026-01-31","#));
+    let other = json(&of(r#""model":"m-mini","#));
+    let (five, ten) = ("0.005 USD", "0.01 USD");
+    for (name, answer, paid, how) in [
+        ("json", json(&named), five, "told"),
+        ("a version", version, five, "told"),
+        ("a message", message, five, "told"),
+        ("a response", response, five, "told"),
+        ("another", other, ten, "unpriced"),
+        ("none", json(&of("")), ten, "unnamed"),
+        ("no usage", json(r#"{"model":"m"}"#), ten, "kept"),
     ] {
         let world = World::start("", MONEY, move |_| answer.clone()).await;
+        let chunked = "Transfer-Encoding: chunked";
         for (team, head, body) in [
             ("gzip", "Content-Length: 2\r\nContent-Encoding: gzip", "{}"),
-            (
-                "chunks",
-                "Transfer-Encoding: chunked",
-                "2\r\n{}\r\n0\r\n\r\n",
-            ),
+            ("chunks", chunked, "2\r\n{}\r\n0\r\n\r\n"),
         ] {
             let head = format!("Host: a\r\nX-Team: {team}\r\nConnection: close\r\n{head}");
             let call = format!("POST {CHAT} HTTP/1.1\r\n{head}\r\n\r\n{body}");
-            let said = raw(&world.net, world.caller.addr, &call).await;
+            let said = world.raw(&call).await;
             assert!(said.starts_with("HTTP/1.1 200"), "{name}: {said}");
             sleep(millis(50)).await;
             let key = format!("month:{team}");
-            assert_eq!(counts(&world, &key).await, counts_now, "{name} {key}");
+            assert_eq!(counts(&world, &key).await, paid, "{name} {key}");
         }
-        let settled =
-            format!("ojs_throttle_egress_settled_total{{budget=\"month\",how=\"{how}\"}}");
+        let settled = "ojs_throttle_egress_settled_total";
+        let settled = format!("{settled}{{budget=\"month\",how=\"{how}\"}}");
         let admin = world.pair.sidecar.admin();
         assert_eq!(admin.metric(&settled).await, Some(2.0), "{name}");
     }
@@ -661,11 +553,11 @@ async fn a_vendor_shuts_no_budget() {
         }
         assert_eq!(world.vendor.calls().len(), 1, "{limit}");
         let client = world.pair.sidecar.client();
-        let of = |key: &'static str| client.get(key);
-        let own = of("/ojs/v1/rate-limits/out").await.json();
-        assert!(own["shut_until"].is_string(), "{limit} {own}");
-        let budget = of("/ojs/v1/rate-limits/tokens").await.json();
-        assert!(budget["shut_until"].is_null(), "{limit} {budget}");
+        for (key, is_shut) in [("out", true), ("tokens", false)] {
+            let told = client.get(&format!("/ojs/v1/rate-limits/{key}")).await;
+            let is_it = told.json()["shut_until"].is_string();
+            assert_eq!(is_it, is_shut, "{limit} {}", told.text());
+        }
         sleep(Duration::from_secs(61)).await;
         assert_eq!(ask(&world.caller, CHAT, &json!({})).await.status, 429);
         assert_eq!(world.vendor.calls().len(), 2, "{limit}");
@@ -719,10 +611,7 @@ async fn at_a_hard_vendor(counted: &str, seed: u64) -> f64 {
                 let answer = Answer::new(200, text).header("Content-Type", "text/event-stream");
                 answer.streamed(16, last / pieces)
             }
-            false => {
-                let answer = Answer::new(200, used).header("Content-Type", "application/json");
-                answer.after(last)
-            }
+            false => Answer::json(used).after(last),
         }
     };
     let vendor = Arc::new(Vendor::in_runtime(&net, any, Arc::new(answers)).await);
@@ -771,23 +660,17 @@ async fn at_a_hard_vendor(counted: &str, seed: u64) -> f64 {
     let (at_start, at_end) = (most_in_a_minute(starts), most_in_a_minute(ends));
     let most = vendor.most_within(Duration::from_secs(60));
     assert!(most <= 500, "{most} calls in a minute");
-    let counted_there = if counted == "start" {
-        at_start
-    } else {
-        at_start.max(at_end)
+    let counted_there = match counted {
+        "start" => at_start,
+        _ => at_start.max(at_end),
     };
-    assert!(
-        counted_there <= 60_000,
-        "{counted}, seed {seed}: {at_start} at the start, {at_end} at the end"
-    );
+    let told = format!("{counted}, seed {seed}: {at_start} at the start, {at_end} at the end");
+    assert!(counted_there <= 60_000, "{told}");
     let steady = begin + Duration::from_secs(120)..end;
     let all = calls.iter().filter(|call| steady.contains(&call.at));
     let all = all.map(used).sum::<u64>();
     let part = all as f64 / (60_000.0 * 3.0);
-    println!(
-        "{counted}, seed {seed}: {part:.3} used, {} refused",
-        refused.lock().unwrap()
-    );
+    println!("{told}: {part:.3} used, {refused:?} refused");
     part
 }
 
@@ -818,9 +701,7 @@ rate = { limit = 100000, period = 'P1D', window = 'calendar' }
 ";
     let world = World::start("control_token = \"s3cret\"\n", budget, |_| {
         let used = r#"{"usage":{"prompt_tokens":40,"completion_tokens":10,"total_tokens":50}}"#;
-        Answer::new(200, used)
-            .header("Content-Type", "application/json")
-            .after(millis(5_000))
+        Answer::json(used).after(millis(5_000))
     })
     .await;
     let set = async {

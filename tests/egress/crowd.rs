@@ -9,7 +9,7 @@ use super::entry;
 use super::prelude::*;
 use crate::process::http::{Conn, enqueue, fetch, get};
 use crate::servers::port;
-use crate::sidecar::process::{Backend, Sidecar, config, run_with, until, wait};
+use crate::sidecar::process::{Backend, Sidecar, config, run_with, wait};
 
 /// The middle of how long a FETCH of a queue that nothing limits takes at each of two sidecars. They are asked by turns:
 /// what else the machine does slows both.
@@ -60,9 +60,7 @@ fn a_thousand_waiting_calls_are_light_and_in_nobodys_way() {
     assert!(crowded < 2 * alone + millis(1), "{crowded:?} {alone:?}");
     assert_eq!(get(calls, "/").status, 429, "one more than may wait");
     drop(waiting);
-    wait("all have gone", || {
-        sidecar.metric("ojs_throttle_calls_waiting") < 0.5
-    });
+    sidecar.shows("ojs_throttle_calls_waiting", 0.0);
     assert!(vendor.calls().len() <= 2);
     // With all that was read with it, a call would have as much again.
     assert!(more < 17 << 10, "{more} KiB");
@@ -123,8 +121,8 @@ fn a_stop_lets_calls_end_and_sends_away_who_waits() {
     let mut out = ask("/out");
     wait("it is out", || vendor.calls().len() == 1);
     let mut waits = ask("/waits");
-    until("it waits", || {
-        (sidecar.metric("ojs_throttle_calls_waiting") > 0.5).then_some(())
+    wait("it waits", || {
+        sidecar.metric("ojs_throttle_calls_waiting") > 0.5
     });
     enqueue(backend.addr, "free", json!({}));
     sidecar.signal("TERM");

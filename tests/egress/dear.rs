@@ -1,6 +1,5 @@
 //! Calls that cost more than others, beside those.
 
-use tokio::io::AsyncWriteExt as _;
 use tokio::task::JoinSet;
 
 use super::prelude::*;
@@ -16,12 +15,8 @@ fn both(of_first: &str, of_second: &str) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_dear_call_leaves_the_room_to_others() {
-    let world = World::start(
-        "",
-        &both("on_limit = 'reject'", "on_limit = 'reject'"),
-        |_| Answer::ok(),
-    )
-    .await;
+    let reject = "on_limit = 'reject'";
+    let world = World::start("", &both(reject, reject), fine).await;
     assert_eq!(world.statuses("/", 40).await, [200; 40]);
     let dear = Client::new(&world.net, world.pair.sidecar.egress[1]);
     for nth in 0..50 {
@@ -35,17 +30,12 @@ async fn a_refused_dear_call_leaves_the_room_to_others() {
 /// One that waits is first in line, until its caller hangs up.
 #[tokio::test(start_paused = true)]
 async fn a_dear_call_whose_caller_has_gone_leaves_the_room_to_others() {
-    let world = World::start("", &both("on_limit = 'reject'", "max_wait = '1h'"), |_| {
-        Answer::ok()
-    })
-    .await;
+    let entries = both("on_limit = 'reject'", "max_wait = '1h'");
+    let world = World::start("", &entries, fine).await;
     assert_eq!(world.statuses("/", 40).await, [200; 40]);
     for nth in 0..50 {
-        let port = world.pair.sidecar.egress[1].port();
-        let mut dear = world.net.connect("a", port).await.unwrap();
-        dear.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            .await
-            .unwrap();
+        let call = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        let dear = ring(&world.net, world.pair.sidecar.egress[1], call).await;
         sleep(millis(100)).await;
         assert_eq!(world.statuses("/", 1).await, [429], "the room is kept");
         drop(dear);

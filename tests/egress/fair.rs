@@ -105,10 +105,8 @@ fn parts(got: &BTreeMap<String, usize>, weights: &[(&str, usize)]) {
     for (tenant, weight) in weights {
         let due = all * *weight as f64 / of;
         let has = got.get(*tenant).copied().unwrap_or(0) as f64;
-        assert!(
-            (has - due).abs() <= due / 20.0,
-            "{tenant}: {has} of {due}: {got:?}"
-        );
+        let is_near = (has - due).abs() <= due / 20.0;
+        assert!(is_near, "{tenant}: {has} of {due}: {got:?}");
     }
 }
 
@@ -137,10 +135,8 @@ async fn by_weight(callers: impl Fn(usize) -> usize) {
         let all: usize = got.values().sum();
         println!("{limit}: {got:?}, {all} of {starts}");
         parts(&got, &WEIGHTS);
-        assert!(
-            all as f64 >= 0.97 * starts as f64,
-            "{limit}: {all} of {starts}"
-        );
+        let least = 0.97 * starts as f64;
+        assert!(all as f64 >= least, "{limit}: {all} of {starts}");
     }
 }
 

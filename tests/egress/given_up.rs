@@ -1,15 +1,11 @@
 //! Callers that give up before the service has answered.
 
-use tokio::io::AsyncWriteExt as _;
-
 use super::prelude::*;
 
 /// A caller whose patience is shorter than the service's time.
 async fn gives_up(world: &World, path: &str, after: Duration) {
-    let port = world.caller.addr.port();
-    let mut stream = world.net.connect("127.0.0.1", port).await.unwrap();
     let call = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-    stream.write_all(call.as_bytes()).await.unwrap();
+    let _stream = world.ring(&call).await;
     sleep(after).await;
 }
 

@@ -1,9 +1,9 @@
 //! Callers that hang up while more of theirs stands behind the call: they are gone all the same.
 
-use ojs_throttle::net::{Net, Stream};
-use tokio::io::AsyncWriteExt;
+use ojs_throttle::net::Net;
 
 use super::prelude::*;
+use crate::sidecar::client::ids;
 
 const CALL: &str = "GET /call HTTP/1.1\r\nHost: a\r\n\r\n";
 const NEXT: &str = "GET /behind HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -17,12 +17,6 @@ fn behind() -> [String; 4] {
     [String::new(), "\r\n".to_owned(), NEXT.to_owned(), posted]
 }
 
-async fn ring(net: &Net, port: u16, text: &str) -> Stream {
-    let mut stream = net.connect("127.0.0.1", port).await.unwrap();
-    stream.write_all(text.as_bytes()).await.unwrap();
-    stream
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_slot_comes_back_whatever_stands_behind_the_call() {
     // The vendor works on, and has the slot for as long as the lease lasts.
@@ -32,12 +26,11 @@ async fn a_slot_comes_back_whatever_stands_behind_the_call() {
         _ => Answer::ok(),
     })
     .await;
-    let port = world.caller.addr.port();
     for behind in behind() {
         let before = world.vendor.calls().len();
         let mut out = Vec::new();
         for _ in 0..4 {
-            out.push(ring(&world.net, port, &format!("{CALL}{behind}")).await);
+            out.push(world.ring(&format!("{CALL}{behind}")).await);
         }
         sleep(millis(100)).await;
         assert_eq!(world.vendor.calls().len(), before + 4, "{behind:?}");
@@ -54,27 +47,23 @@ async fn a_slot_comes_back_whatever_stands_behind_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn who_hangs_up_in_the_line_never_reaches_the_vendor() {
-    let world = World::start(
-        "",
-        "key = 'vendor'\nconcurrency = 1\nmax_wait = '1h'",
-        |call| match call.target() {
-            "/first" => Answer::ok().after(millis(500)),
-            _ => Answer::ok(),
-        },
-    )
+    let patient = "key = 'vendor'\nconcurrency = 1\nmax_wait = '1h'";
+    let world = World::start("", patient, |call| match call.target() {
+        "/first" => Answer::ok().after(millis(500)),
+        _ => Answer::ok(),
+    })
     .await;
-    let port = world.caller.addr.port();
     for behind in behind() {
         let before = world.vendor.calls().len();
-        let first = ring(&world.net, port, &CALL.replace("/call", "/first")).await;
+        let first = world.ring(&CALL.replace("/call", "/first")).await;
         sleep(millis(10)).await;
         // Half of them are dead before they are looked at.
         for _ in 0..10 {
-            drop(ring(&world.net, port, &format!("{CALL}{behind}")).await);
+            drop(world.ring(&format!("{CALL}{behind}")).await);
         }
         let mut waiting = Vec::new();
         for _ in 0..10 {
-            waiting.push(ring(&world.net, port, &format!("{CALL}{behind}")).await);
+            waiting.push(world.ring(&format!("{CALL}{behind}")).await);
         }
         sleep(millis(10)).await;
         drop(waiting);
@@ -92,10 +81,9 @@ async fn who_hangs_up_in_the_line_never_reaches_the_vendor() {
 async fn who_is_gone_before_it_is_looked_at_costs_no_start() {
     let limits = "key = 'vendor'\nconcurrency = 100";
     let world = World::within(Net::Tcp, "", limits, |_| Answer::ok()).await;
-    let port = world.caller.addr.port();
     for behind in behind() {
         for _ in 0..20 {
-            drop(ring(&world.net, port, &format!("{CALL}{behind}")).await);
+            drop(world.ring(&format!("{CALL}{behind}")).await);
         }
     }
     assert_eq!(world.statuses("/last", 1).await, [200]);
@@ -109,27 +97,24 @@ async fn no_job_goes_to_a_worker_that_hung_up() {
     let policies = "[[policy]]\nname = 'mail'\nmatch = { queue = 'mail' }\nconcurrency = 5";
     let world = World::start(policies, "", |_| Answer::ok()).await;
     let client = world.pair.sidecar.client();
+    let mail = json!({"type": "t", "args": [], "options": {"queue": "mail"}});
     let body = json!({"queues": ["mail"], "worker_id": "dead"}).to_string();
     let length = body.len();
     let fetch = format!(
         "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     );
     let ack = fetch.replace("fetch", "ack");
-    let port = world.pair.sidecar.addr.port();
+    let to = world.pair.sidecar.addr;
     for behind in [String::new(), "\r\n".to_owned(), fetch.clone(), ack] {
         // It waits for a slot: five are taken.
         let mut out = Vec::new();
         for _ in 0..5 {
-            client
-                .enqueue(json!({"type": "t", "args": [], "options": {"queue": "mail"}}))
-                .await;
+            client.enqueue(mail.clone()).await;
             out.extend(client.fetch("mail", 1).await);
         }
         assert_eq!(out.len(), 5, "{behind:?}");
-        let waits = client
-            .enqueue(json!({"type": "t", "args": [], "options": {"queue": "mail"}}))
-            .await;
-        let stream = ring(&world.net, port, &format!("{fetch}{behind}")).await;
+        let waits = client.enqueue(mail.clone()).await;
+        let stream = ring(&world.net, to, format!("{fetch}{behind}")).await;
         sleep(millis(50)).await;
         drop(stream);
         sleep(millis(10)).await;
@@ -139,11 +124,7 @@ async fn no_job_goes_to_a_worker_that_hung_up() {
         sleep(millis(10)).await;
         let begun = Instant::now();
         let jobs = client.fetch("mail", 1).await;
-        assert_eq!(
-            jobs.iter().map(id).collect::<Vec<_>>(),
-            [&*waits],
-            "{behind:?}"
-        );
+        assert_eq!(ids(&jobs), [&*waits], "{behind:?}");
         assert!(begun.elapsed() < millis(300), "{behind:?}");
         client.ack(&waits).await;
     }

@@ -1,6 +1,6 @@
 //! What makes the key of a call: one value is one key, and what can be read in two ways is no call.
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncReadExt as _;
 
 use super::prelude::*;
 
@@ -23,9 +23,7 @@ async fn call(world: &World, path: &str, lines: &[&[u8]]) -> u16 {
         head.extend(b"\r\n");
     }
     head.extend(b"\r\n");
-    let port = world.caller.addr.port();
-    let mut stream = world.net.connect("127.0.0.1", port).await.unwrap();
-    stream.write_all(&head).await.unwrap();
+    let mut stream = ring(&world.net, world.caller.addr, head).await;
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply).await.unwrap();
     let status = reply.get(9..12).unwrap_or_default();
@@ -56,10 +54,7 @@ async fn a_header_that_can_be_read_in_two_ways_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn all_spellings_of_a_path_are_one_key() {
-    let world = World::start("", &format!("key = 's:{{path.1}}'\n{ONE}"), |_| {
-        Answer::ok()
-    })
-    .await;
+    let world = World::start("", &format!("key = 's:{{path.1}}'\n{ONE}"), fine).await;
     assert_eq!(call(&world, "/v1/charges", &[]).await, 200);
     for same in [
         "/v1/charges",
@@ -118,10 +113,7 @@ async fn all_spellings_of_a_host_are_one_key() {
 async fn a_value_beyond_ascii_is_one_key_for_jobs_and_calls() {
     let policy = "[[policy]]\nname = 'crm'\nmatch = { queue = 'q' }\nkey = 'crm:{meta.tenant_id}'\n\
                   rate = { limit = 1, period = '1h' }\n";
-    let world = World::start(policy, &format!("{TENANT}\non_limit = 'reject'"), |_| {
-        Answer::ok()
-    })
-    .await;
+    let world = World::start(policy, &format!("{TENANT}\non_limit = 'reject'"), fine).await;
     let client = world.pair.sidecar.client();
     let job = json!({"type": "t", "args": [], "meta": {"tenant_id": "zürich"}, "options": {"queue": "q"}});
     client.enqueue(job).await;
@@ -130,14 +122,12 @@ async fn a_value_beyond_ascii_is_one_key_for_jobs_and_calls() {
         let line = [b"X-Tenant: ", same].concat();
         assert_eq!(call(&world, "/", &[&line]).await, 429, "{same:?}");
     }
-    assert_eq!(
-        call(&world, "/", &["X-Tenant: genève".as_bytes()]).await,
-        200
-    );
-    assert_eq!(call(&world, "/", &[b"X-Tenant: gen\xE8ve"]).await, 429);
-    assert_eq!(
-        call(&world, "/", &[]).await,
-        200,
-        "no value is no such value"
-    );
+    // No value is no such value.
+    for (lines, status) in [
+        (&["X-Tenant: genève".as_bytes()][..], 200),
+        (&[b"X-Tenant: gen\xE8ve"], 429),
+        (&[], 200),
+    ] {
+        assert_eq!(call(&world, "/", lines).await, status, "{lines:?}");
+    }
 }

@@ -6,7 +6,7 @@ use super::entry;
 use super::prelude::*;
 use crate::process::http::{Conn, enqueue, get};
 use crate::servers::{connections, port};
-use crate::sidecar::process::{Backend, Sidecar, config, wait};
+use crate::sidecar::process::{Backend, Sidecar, config, has};
 use ojs_throttle::backend::Lax;
 
 /// Whoever connects here comes to this port, as by another name of the host: `check` cannot see that.
@@ -63,14 +63,10 @@ fn a_call_may_go_through_the_data_port() {
     let backend = Backend::start(Lax::redis());
     let (listen, data) = (port::own(), port::own());
     let egress = entry(other_name_of(data), &format!("listen = '{listen}'"));
-    let sidecar = Sidecar::run(&config(
-        backend.addr,
-        &format!("listen = \"{data}\""),
-        &egress,
-    ));
+    let server = format!("listen = \"{data}\"");
+    let _sidecar = Sidecar::run(&config(backend.addr, &server, &egress));
     let reply = get(listen, "/ojs/v1/jobs/none");
     assert_eq!(reply.status, 404, "{reply:?}");
-    drop(sidecar);
 }
 
 #[test]
@@ -110,14 +106,8 @@ fn a_way_out_takes_two_thousand_callers_at_most() {
         conn.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         callers.push(conn);
     }
-    wait("it takes no more", || {
-        sidecar.log().contains("id=connections_full")
-    });
-    assert!(
-        sidecar.log().contains(&format!("listen={listen}")),
-        "{}",
-        sidecar.log()
-    );
+    sidecar.line("id=connections_full");
+    has(sidecar.log(), &format!("listen={listen}"));
     enqueue(sidecar.data, "free", json!({}));
     let open = std::fs::read_dir(format!("/proc/{}/fd", sidecar.pid())).unwrap();
     let open = open.count();

@@ -15,7 +15,7 @@ use crate::process::http::{Conn, ack, enqueue, get, poll};
 use crate::servers::port;
 use crate::servers::redis::RedisServer;
 use crate::servers::vendor::VendorCall;
-use crate::sidecar::process::{Backend, Ends, Sidecar, config, until, wait};
+use crate::sidecar::process::{Backend, Ends, Sidecar, config, wait};
 
 /// A sidecar, and where its calls go in.
 struct Way {
@@ -34,10 +34,8 @@ impl Way {
         let egress = format!("  listen = '{calls}'\n{egress}");
         let store = format!("[store]\nurl = '{}'\n", store.url());
         let rest = format!("{rest}\n{store}{}", entry(vendor.addr, &egress));
-        Way {
-            sidecar: Sidecar::run(&config(backend.addr, "", &rest)),
-            calls,
-        }
+        let sidecar = Sidecar::run(&config(backend.addr, "", &rest));
+        Way { sidecar, calls }
     }
 }
 
@@ -66,10 +64,8 @@ fn calls(way: &Way, path: &str, ends: &AtomicBool) {
 /// long this machine's other work kept a thread waiting meanwhile, in milliseconds.
 fn at_three(limit: &str, vendor: &Vendor, each: usize, time: Duration) -> u64 {
     let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
-    let both = (
-        &*format!("{JOBS}{limit}"),
-        "key = 'vendor'\nmax_wait = '20s'",
-    );
+    let policy = format!("{JOBS}{limit}");
+    let both = (&*policy, "key = 'vendor'\nmax_wait = '20s'");
     let ways = [(); 3].map(|()| Way::start(&backend, &store, vendor, both));
     for _ in 0..600.max(50 * time.as_secs()) {
         enqueue(backend.addr, "q", json!({}));
@@ -92,14 +88,17 @@ fn at_three(limit: &str, vendor: &Vendor, each: usize, time: Duration) -> u64 {
                 threads.spawn(move || calls(way, "/call", ends));
             }
         }
-        until("both have begun", || {
-            let calls = vendor.calls();
-            let has = |path: &str| calls.iter().any(|call| call.target() == path);
-            (has("/job") && has("/call")).then_some(())
+        wait("both have begun", || {
+            ["/job", "/call"].iter().all(|path| has(vendor, path))
         });
         thread::sleep(time);
     });
     stalled.into_inner()
+}
+
+/// Whether a call of this path came.
+fn has(vendor: &Vendor, path: &str) -> bool {
+    vendor.calls().iter().any(|call| call.target() == path)
 }
 
 /// How many more came than `each` second lets, in the interval in which these were the most.
@@ -118,11 +117,7 @@ pub fn most_over(times: &[Instant], each: f64) -> f64 {
 #[test]
 fn three_sidecars_keep_one_throttle_for_both() {
     let starts = std::env::var("STARTS").ok().and_then(|of| of.parse().ok());
-    let (each, least) = if starts.is_some() {
-        (4, 0.97)
-    } else {
-        (2, 0.9)
-    };
+    let (each, least) = starts.map_or((2, 0.9), |_| (4, 0.97));
     let time = Duration::from_secs(starts.unwrap_or(300_u64) / 50);
     let is_used = (0..3).any(|_| used_of_a_throttle(each, time) >= least);
     assert!(is_used, "less than {least} of it each time");
@@ -140,18 +135,13 @@ fn used_of_a_throttle(each: usize, time: Duration) -> f64 {
     let allowed = last.as_secs_f64() * 50.0;
     let jobs = seen.iter().filter(|call| call.target() == "/job").count();
     let over = most_over(&times, 50.0);
-    let told = format!(
-        "{} of {allowed:.0}, {jobs} jobs, {over:.1} over",
-        times.len()
-    );
+    let all = seen.len();
+    let told = format!("{all} of {allowed:.0}, {jobs} jobs, {over:.1} over");
     eprintln!("{told}");
     // The way to the vendor and this machine's other work may bring some together.
-    assert!(times.len() as f64 <= allowed + 1.0 + 0.1 * 50.0, "{told}");
-    assert!(
-        jobs * 4 >= seen.len() && jobs * 4 <= 3 * seen.len(),
-        "{told}"
-    );
-    times.len() as f64 / allowed
+    assert!(all as f64 <= allowed + 1.0 + 0.1 * 50.0, "{told}");
+    assert!((all..=3 * all).contains(&(4 * jobs)), "{told}");
+    all as f64 / allowed
 }
 
 /// Groups take turns over three sidecars: a minute of them is within a twentieth, and a few seconds within some starts.
@@ -174,7 +164,7 @@ fn three_sidecars_share_one_throttle_by_weight() {
                 threads.spawn(move || calls(way, path, ends));
             }
         }
-        until("all wait", || (vendor.calls().len() > 50).then_some(()));
+        wait("all wait", || vendor.calls().len() > 50);
         from = Instant::now();
         thread::sleep(Duration::from_secs(seconds));
     });
@@ -186,10 +176,8 @@ fn three_sidecars_share_one_throttle_by_weight() {
         let has = seen.iter().filter(|target| **target == path).count() as f64;
         let due = seen.len() as f64 * weight / 5.0;
         eprintln!("{path}: {has} of {due}");
-        assert!(
-            (has - due).abs() <= (due / 20.0).max(6.0),
-            "{path}: {has} of {due}"
-        );
+        let is_near = (has - due).abs() <= (due / 20.0).max(6.0);
+        assert!(is_near, "{path}: {has} of {due}");
     }
 }
 
@@ -227,11 +215,8 @@ fn a_killed_sidecar_gives_the_slots_of_its_calls_back() {
         Answer::new(200, vec![b'x'; 100]).streamed(10, millis(wait / 10))
     });
     let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
-    let slots = (
-        "",
-        "key = 'vendor'\nconcurrency = 4\nlease = '1s'\nmax_wait = '30s'",
-    );
-    let [kept, mut killed] = [(); 2].map(|()| Way::start(&backend, &store, &vendor, slots));
+    let slots = "key = 'vendor'\nconcurrency = 4\nlease = '1s'\nmax_wait = '30s'";
+    let [kept, mut killed] = [(); 2].map(|()| Way::start(&backend, &store, &vendor, ("", slots)));
     let (ends, dies) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|threads| {
         let _ends = Ends(&ends);
@@ -246,22 +231,19 @@ fn a_killed_sidecar_gives_the_slots_of_its_calls_back() {
                 dies.store(true, Ordering::SeqCst);
             });
         }
-        let is = |path: &'static str| vendor.calls().iter().any(|call| call.target() == path);
-        wait("both call", || is("/kept") && is("/killed"));
+        wait("both call", || {
+            ["/kept", "/killed"].iter().all(|path| has(&vendor, path))
+        });
         thread::sleep(Duration::from_secs(2));
         killed.sidecar.kill();
         wait("its callers have heard", || dies.load(Ordering::SeqCst));
         let died = Instant::now();
-        until("all slots are used again", || {
+        wait("all slots are used again", || {
             let calls = vendor.calls();
-            let open = calls.iter().filter(|call| call.ended.is_none()).count();
-            (open == 4).then_some(())
+            calls.iter().filter(|call| call.ended.is_none()).count() == 4
         });
-        assert!(
-            died.elapsed() < Duration::from_secs(9),
-            "{:?}",
-            died.elapsed()
-        );
+        let took = died.elapsed();
+        assert!(took < Duration::from_secs(9), "{took:?}");
     });
     assert_eq!(vendor.most_at_once(), 4);
 }
@@ -274,17 +256,11 @@ fn without_the_store_calls_go_on_as_the_policy_says() {
         let limit = "throttle = { limit = 1, period = '2s' }\nmax_wait = '1s'";
         let listen = port::own();
         let more = format!("  listen = '{listen}'\n{limit}\non_store_error = '{mode}'");
-        (
-            listen,
-            entry(vendor.addr, &more).replace("'out'", &format!("'{mode}'")),
-        )
+        let entry = entry(vendor.addr, &more);
+        (listen, entry.replace("'out'", &format!("'{mode}'")))
     });
-    let text = format!(
-        "[store]\nurl = '{}'\n{}{}",
-        store.url(),
-        entries[0].1,
-        entries[1].1
-    );
+    let both = [&*entries[0].1, &entries[1].1].concat();
+    let text = format!("[store]\nurl = '{}'\n{both}", store.url());
     let sidecar = Sidecar::run(&config(backend.addr, "", &text));
     let [closed, open] = entries.map(|(listen, _)| listen);
     assert_eq!((get(closed, "/").status, get(open, "/").status), (200, 200));
@@ -297,9 +273,7 @@ fn without_the_store_calls_go_on_as_the_policy_says() {
         assert_eq!(get(open, "/").status, 200);
     }
     store.restart(&[]);
-    until("it is back", || {
-        (get(closed, "/").status == 200).then_some(())
-    });
+    wait("it is back", || get(closed, "/").status == 200);
 }
 
 /// The most of these calls that were there at once.
@@ -373,11 +347,9 @@ fn without_the_store_sidecars_share_what_they_had() {
             |call: &&VendorCall| call.target() == path && call.at >= alone.0 && call.at < alone.1;
         let calls: Vec<_> = seen.iter().filter(within).collect();
         let most = most_at_once(calls.iter().copied());
-        eprintln!(
-            "{path}: {} of 20 in 1 s, {most} at once of {slots}",
-            calls.len()
-        );
-        assert!((12..=22).contains(&calls.len()), "{path}: {}", calls.len());
+        let count = calls.len();
+        eprintln!("{path}: {count} of 20 in 1 s, {most} at once of {slots}");
+        assert!((12..=22).contains(&count), "{path}: {count}");
         assert!(most <= slots, "{path}: {most}");
     }
     eprintln!("{over:.1} over; back after {:?}", healed - alone.1);

@@ -4,12 +4,11 @@ use super::prelude::*;
 
 const SLOW: &str = "throttle = { limit = 1, period = '20s' }\nmax_wait = '10m'";
 
-/// So many calls of a tenant, which wait; each answer of ours comes with its body.
-fn calls(
-    caller: &Client,
-    tenant: &str,
-    many: usize,
-) -> Vec<tokio::task::JoinHandle<(u16, String)>> {
+/// Calls that wait; each answer of ours comes with its body.
+type Calls = Vec<tokio::task::JoinHandle<(u16, String)>>;
+
+/// So many of a tenant.
+fn calls(caller: &Client, tenant: &str, many: usize) -> Calls {
     let call = |_| {
         let (caller, tenant) = (caller.clone(), tenant.to_owned());
         tokio::spawn(async move {
@@ -21,15 +20,13 @@ fn calls(
     (0..many).map(call).collect()
 }
 
-async fn refused(calls: Vec<tokio::task::JoinHandle<(u16, String)>>) -> (usize, usize) {
+async fn refused(calls: Calls) -> (usize, usize) {
     let (mut refused, all) = (0, calls.len());
     for call in calls {
         if call.is_finished() {
             let (status, text) = call.await.unwrap();
-            assert!(
-                status == 200 || text.contains("egress.max_waiting"),
-                "{text}"
-            );
+            let is_told = text.contains("egress.max_waiting");
+            assert!(status == 200 || is_told, "{text}");
             refused += usize::from(status == 429);
         }
     }

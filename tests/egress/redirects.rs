@@ -1,6 +1,7 @@
 //! Redirects of the service, and the token of the way out.
 
 use super::prelude::*;
+use crate::harness::table;
 
 /// Where a redirect from `to` leads a caller of an entry whose upstream has this base path.
 async fn location(base: &str, status: u16, to: &str) -> String {
@@ -30,47 +31,31 @@ async fn told(base: &str, status: u16, (header, text): (&'static str, &str)) -> 
     text.replace(&named, "VENDOR").replace(&here, "HERE")
 }
 
+const LINKS: &str = r#"
+<http://VENDOR/a?page=2>; rel="next", <http://VENDOR/a?page=9>; rel="last" => <http://HERE/a?page=2>; rel="next", <http://HERE/a?page=9>; rel="last"
+<//VENDOR/a> => <http://HERE/a>
+<http://VENDOR//a> => <http://HERE//a>
+// What stands in quotes is no link, and bytes are not read as letters.
+<http://VENDOR/a>; title="a < b, <http://VENDOR/t>", <http://VENDOR/c>; title="\"<", <http://VENDOR/d> => <http://HERE/a>; title="a < b, <http://VENDOR/t>", <http://HERE/c>; title="\"<", <http://HERE/d>
+<http://VENDOR/größe>; title="größe", <http://VENDOR/b> => <http://HERE/größe>; title="größe", <http://HERE/b>
+"#;
+const LINKS_OF_BASE: &str = "
+<http://VENDOR/base/a>; rel=next => <http://HERE/a>; rel=next
+// One without a name would have the base twice.
+</base/x?page=2>; rel=next => </x?page=2>; rel=next
+</base?u=http://VENDOR/base/a> => </?u=http://VENDOR/base/a>
+// Here a path that the base does not lead to would be another one.
+</other/a>, <http://VENDOR/baseless> => <http://VENDOR/other/a>, <http://VENDOR/baseless>
+";
+
 /// Callers follow links to the next page as they stand: those to the service itself lead here too.
 #[tokio::test(start_paused = true)]
 async fn a_link_to_the_service_itself_leads_here() {
-    for (base, from, to) in [
-        (
-            "",
-            "<http://VENDOR/issues?page=2>; rel=\"next\", <http://VENDOR/issues?page=9>; rel=\"last\"",
-            "<http://HERE/issues?page=2>; rel=\"next\", <http://HERE/issues?page=9>; rel=\"last\"",
-        ),
-        ("", "<//VENDOR/a>", "<http://HERE/a>"),
-        ("", "<http://VENDOR//a>", "<http://HERE//a>"),
-        (
-            "/base",
-            "<http://VENDOR/base/a>; rel=next",
-            "<http://HERE/a>; rel=next",
-        ),
-        // One without a name would have the base twice.
-        (
-            "/base",
-            "</base/x?page=2>; rel=next",
-            "</x?page=2>; rel=next",
-        ),
-        (
-            "/base",
-            "</base?u=http://VENDOR/base/a>",
-            "</?u=http://VENDOR/base/a>",
-        ),
-        // What stands in quotes is no link, and bytes are not read as letters.
-        (
-            "",
-            "<http://VENDOR/a>; title=\"a < b, <http://VENDOR/t>\", <http://VENDOR/c>; title=\"\\\"<\", <http://VENDOR/d>",
-            "<http://HERE/a>; title=\"a < b, <http://VENDOR/t>\", <http://HERE/c>; title=\"\\\"<\", <http://HERE/d>",
-        ),
-        (
-            "",
-            "<http://VENDOR/größe>; title=\"größe\", <http://VENDOR/b>",
-            "<http://HERE/größe>; title=\"größe\", <http://HERE/b>",
-        ),
-    ] {
-        // The test calls by this name.
-        assert_eq!(told(base, 200, ("link", from)).await, to, "{base} {from}");
+    for (from, to) in table(LINKS) {
+        assert_eq!(told("", 200, ("link", from)).await, to, "{from}");
+    }
+    for (from, to) in table(LINKS_OF_BASE) {
+        assert_eq!(told("/base", 200, ("link", from)).await, to, "{from}");
     }
     for link in [
         "</issues?page=2>; rel=\"next\"",
@@ -85,34 +70,20 @@ async fn a_link_to_the_service_itself_leads_here() {
     ] {
         assert_eq!(told("", 200, ("link", link)).await, link);
     }
-    // Here a path that the base does not lead to would be another one.
-    let link = "</other/a>, <http://VENDOR/baseless>";
-    let whole = "<http://VENDOR/other/a>, <http://VENDOR/baseless>";
-    assert_eq!(told("/base", 200, ("link", link)).await, whole);
 }
 
 /// A program that made something polls it where the service says, as it stands there.
 #[tokio::test(start_paused = true)]
 async fn what_was_made_is_looked_at_through_here() {
     for (base, status, from, to) in [
-        ("", 201, "http://VENDOR/jobs/1", "http://HERE/jobs/1"),
-        (
-            "/base",
-            202,
-            "http://VENDOR/base/jobs/1",
-            "http://HERE/jobs/1",
-        ),
-        ("/base", 202, "/base/jobs/1", "/jobs/1"),
-        ("/base", 201, "/jobs/1", "http://VENDOR/jobs/1"),
-        ("", 202, "jobs/1", "jobs/1"),
-        (
-            "",
-            201,
-            "http://elsewhere/jobs/1",
-            "http://elsewhere/jobs/1",
-        ),
+        ("", 201, "http://VENDOR/made/1", "http://HERE/made/1"),
+        ("/base", 202, "http://VENDOR/base/1", "http://HERE/1"),
+        ("/base", 202, "/base/made/1", "/made/1"),
+        ("/base", 201, "/made/1", "http://VENDOR/made/1"),
+        ("", 202, "made/1", "made/1"),
+        ("", 201, "http://elsewhere/1", "http://elsewhere/1"),
         // Of these it says nothing.
-        ("", 200, "http://VENDOR/jobs/1", "http://VENDOR/jobs/1"),
+        ("", 200, "http://VENDOR/made/1", "http://VENDOR/made/1"),
     ] {
         assert_eq!(location(base, status, from).await, to, "{base} {from}");
     }

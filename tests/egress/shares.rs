@@ -42,6 +42,16 @@ async fn jobs_and_calls_of_one_key_count_in_windows_of_both() {
     );
 }
 
+/// Fifteen hundred jobs.
+async fn stores(client: &Client) {
+    let job = json!({"type": "t", "args": [], "options": {"queue": "q"}});
+    let hundred = json!({"jobs": vec![job; 100]}).to_string();
+    for _ in 0..15 {
+        let stored = client.post("/ojs/v1/jobs/batch", hundred.clone()).await;
+        assert_eq!(stored.status, 201, "{}", stored.text());
+    }
+}
+
 /// Works off the queue until `until`; when each job started.
 async fn works(client: Client, until: Instant) -> Vec<Instant> {
     let mut starts = Vec::new();
@@ -72,12 +82,7 @@ async fn both_want(limit: &str, time: Duration) -> (Vec<Instant>, Vec<Instant>) 
     })
     .await;
     let client = world.pair.sidecar.client();
-    let job = json!({"type": "t", "args": [], "options": {"queue": "q"}});
-    let hundred = json!({"jobs": vec![job; 100]}).to_string();
-    for _ in 0..15 {
-        let stored = client.post("/ojs/v1/jobs/batch", hundred.clone()).await;
-        assert_eq!(stored.status, 201, "{}", stored.text());
-    }
+    stores(&client).await;
     let until = Instant::now() + time;
     let workers: Vec<_> = (0..4)
         .map(|_| tokio::spawn(works(client.clone(), until)))
@@ -116,15 +121,14 @@ fn are_halves(jobs: usize, calls: usize) {
 
 #[tokio::test(start_paused = true)]
 async fn slots_and_windows_go_to_both_alike() {
+    const BOTH: &str =
+        "rate = { limit = 20, period = '1s' }\nthrottle = { limit = 40, period = '1s' }\n";
     for (limit, least) in [
         ("concurrency = 1\n", 500),
         ("concurrency = 3\n", 1_200),
         ("rate = { limit = 20, period = '1s' }\n", 78),
         ("rate = { limit = 9, period = '300ms' }\n", 110),
-        (
-            "rate = { limit = 20, period = '1s' }\nthrottle = { limit = 40, period = '1s' }\n",
-            78,
-        ),
+        (BOTH, 78),
     ] {
         let (jobs, calls) = both_want(limit, millis(4_000)).await;
         are_halves(jobs.len(), calls.len());
@@ -140,25 +144,17 @@ async fn jobs_whose_calls_count_do_not_wait_for_themselves() {
     })
     .await;
     let client = world.pair.sidecar.client();
-    for nth in 0..8 {
-        client
-            .enqueue(json!({"type": "t", "args": [nth], "options": {"queue": "q"}}))
-            .await;
+    let job = json!({"type": "t", "args": [], "options": {"queue": "q"}});
+    for _ in 0..8 {
+        client.enqueue(job.clone()).await;
     }
     // All may start, for none of them takes a slot, and all call at once.
     let jobs = client.fetch("q", 8).await;
     assert_eq!(jobs.len(), 8);
     let begun = Instant::now();
-    let calls: Vec<_> = (jobs.iter())
-        .map(|_| {
-            let caller = world.caller.clone();
-            tokio::spawn(async move { caller.get("/").await.status })
-        })
-        .collect();
+    let calls: Vec<_> = jobs.iter().map(|_| world.begins("/")).collect();
     sleep(millis(10)).await;
-    client
-        .enqueue(json!({"type": "t", "args": [9], "options": {"queue": "q"}}))
-        .await;
+    client.enqueue(job).await;
     let body = json!({"queues": ["q"], "count": 1, "worker_id": "w"});
     assert!(client.fetch_as(body).await.len() <= 1);
     for call in calls {
@@ -211,19 +207,11 @@ async fn at_three_sidecars(limit: &str) -> ([usize; 2], usize) {
         sidecars.push(start.store(way.store).start().await);
     }
     sleep(millis(3_000)).await;
-    let client = sidecars[0].client();
-    let job = json!({"type": "t", "args": [], "options": {"queue": "q"}});
-    let hundred = json!({"jobs": vec![job; 100]}).to_string();
-    for _ in 0..15 {
-        let stored = client.post("/ojs/v1/jobs/batch", hundred.clone()).await;
-        assert_eq!(stored.status, 201, "{}", stored.text());
-    }
+    stores(&sidecars[0].client()).await;
     let starts = std::env::var("STARTS").ok().and_then(|of| of.parse().ok());
     let time = Duration::from_secs(starts.unwrap_or(400_u64) / 20);
-    let (from, until) = (
-        Instant::now() + millis(2_000),
-        Instant::now() + millis(2_000) + time,
-    );
+    let from = Instant::now() + millis(2_000);
+    let until = from + time;
     let mut workers = JoinSet::new();
     for nth in 0..40 {
         workers.spawn(works(sidecars[nth % 3].client(), until));
@@ -239,10 +227,8 @@ async fn at_three_sidecars(limit: &str) -> ([usize; 2], usize) {
     sleep((until + millis(6_000)).saturating_duration_since(Instant::now())).await;
     let calls = vendor.calls();
     let calls = |from, to| {
-        calls
-            .iter()
-            .filter(|call| call.at >= from && call.at < to)
-            .count()
+        let within = calls.iter().filter(|call| call.at >= from && call.at < to);
+        within.count()
     };
     let alone = calls(until + millis(1_000), until + millis(6_000));
     ([jobs, calls(from, until)], alone)
@@ -260,10 +246,8 @@ async fn three_sidecars_give_halves_under_each_kind_of_limit() {
         println!("{limit}: {jobs} jobs and {calls} calls, then {alone} calls in 5 s");
         let half = (jobs + calls) / 2;
         let near = (half / near).max(8);
-        assert!(
-            jobs.abs_diff(half) <= near,
-            "{limit}: {jobs} jobs, {calls} calls"
-        );
+        let is_half = jobs.abs_diff(half) <= near;
+        assert!(is_half, "{limit}: {jobs} jobs, {calls} calls");
         // What jobs do not want any more calls have.
         assert!(alone >= 95, "{limit}: {alone} in 5 s");
     }

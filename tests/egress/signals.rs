@@ -31,7 +31,7 @@ pub(super) async fn pause_after(entry: &str, policies: &str, answer: Answer) -> 
 /// A call of somebody who has all the time of the world.
 pub(super) async fn call(world: &World, path: &str) -> String {
     let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    raw(&world.net, world.caller.addr, &head).await
+    world.raw(&head).await
 }
 
 /// The head of an answer: its status, and lines with `|` between them.
@@ -106,6 +106,8 @@ const SAID: &str = r#"
 500 | Retry-After: 7 => 0.0
 202 | Retry-After: 7 => 0.0
 200 | X-RateLimit-Reset: 60 => 0.0
+200 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 5 => 5.0
+200 | X-RateLimit-Remaining: 9 | X-RateLimit-Reset: 5 => 0.0
 503 | X-RateLimit-Reset: 60 => 0.0
 403 | X-RateLimit-Reset: 1770000045 | X-RateLimit-Remaining: 12 => 0.0
 // GitHub's search has a budget of its own, Discord's route too.
@@ -125,11 +127,8 @@ async fn the_key_is_shut_for_as_long_as_the_head_says() {
         let pause = pause_after(KEY, "", head(said)).await;
         let least = (seconds.parse::<f64>().unwrap() * 1_000.0) as u64;
         // The default may be a tenth longer, and a time in whole seconds began a little ago.
-        let most = least + least / 10 + 60;
-        assert!(
-            (least.saturating_sub(60)..=most).contains(&pause),
-            "{said}: {pause} ms"
-        );
+        let within = least.saturating_sub(60)..=least + least / 10 + 60;
+        assert!(within.contains(&pause), "{said}: {pause} ms");
     }
 }
 
@@ -150,29 +149,19 @@ async fn the_budget_of_a_part_shuts_the_key_of_that_part() {
     let calls = world.vendor.calls();
     assert!(calls[1].at - calls[0].at < millis(100), "{calls:?}");
     let pause = calls[2].at - calls[0].at;
-    assert!(
-        pause > millis(44_000) && pause < millis(46_000),
-        "{pause:?}"
-    );
+    assert!((44..46).contains(&pause.as_secs()), "{pause:?}");
 }
 
 /// What is not believed of a 429 is its time. That it is one is a signal all the same.
 #[tokio::test(start_paused = true)]
 async fn a_429_is_heeded_whatever_else_is() {
+    let late = ["429 | Retry-After: 60", "503 | Retry-After: 60"];
     for (feedback, said, pause) in [
         ("honor = ['retry_after']", "429", 3_000),
-        ("honor = []", "429 | Retry-After: 60", 3_000),
-        (
-            "honor = [], codes = ['429']",
-            "429 | Retry-After: 60",
-            3_000,
-        ),
-        ("honor = []", "503 | Retry-After: 60", 0),
-        (
-            "honor = [], codes = ['503', 'x']",
-            "503 | Retry-After: 60",
-            3_000,
-        ),
+        ("honor = []", late[0], 3_000),
+        ("honor = [], codes = ['429']", late[0], 3_000),
+        ("honor = []", late[1], 0),
+        ("honor = [], codes = ['503', 'x']", late[1], 3_000),
         ("codes = ['5??']", "529", 3_000),
         ("codes = ['*']", "200", 0),
     ] {
@@ -181,10 +170,8 @@ async fn a_429_is_heeded_whatever_else_is() {
              feedback = {{ {feedback}, default_pause = '3s', jitter = 0 }}\n"
         );
         let took = pause_after("key = 'vendor'", &policy, head(said)).await;
-        assert!(
-            (pause..pause + 60).contains(&took),
-            "{feedback} {said}: {took} ms"
-        );
+        let within = pause..pause + 60;
+        assert!(within.contains(&took), "{feedback} {said}: {took} ms");
     }
 }
 

@@ -24,23 +24,19 @@ fn whole(mut stream: TcpStream) -> (String, bool) {
 #[test]
 fn it_notes_each_call_as_it_came() {
     let vendor = Vendor::start(|_| Answer::ok().cut(2, Stops::Closes));
-    whole(ask(
-        &vendor,
+    for call in [
         "POST //a/../b?c=%2F HTTP/1.1\r\nX-Odd:  y\r\nContent-Length: 3\r\n\r\nabc",
-    ));
-    whole(ask(
-        &vendor,
         "PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n",
-    ));
+    ] {
+        whole(ask(&vendor, call));
+    }
     let calls = vendor.calls();
     assert_eq!((calls[0].method(), calls[1].method()), ("POST", "PUT"));
     assert_eq!(calls[0].target(), "//a/../b?c=%2F");
     assert_eq!(calls[0].header("x-odd"), Some("y"));
     for call in calls {
-        assert_eq!(
-            (&call.body[..], call.length, call.sum),
-            (&b"abc"[..], 3, sum(b"abc"))
-        );
+        assert_eq!(call.body, b"abc");
+        assert_eq!((call.length, call.sum), (3, sum(b"abc")));
         assert!(call.ended.is_some() && !call.is_cut, "{call:?}");
     }
 }
@@ -59,10 +55,8 @@ fn it_stops_where_it_is_told() {
     });
     let get = |path: &str| whole(ask(&vendor, &format!("GET {path} HTTP/1.1\r\n\r\n")));
     let (hints, _) = get("/hints");
-    assert!(
-        hints.matches(" 103 ").count() == 2 && hints.ends_with("{}"),
-        "{hints}"
-    );
+    assert_eq!(hints.matches(" 103 ").count(), 2, "{hints}");
+    assert!(hints.ends_with("{}"), "{hints}");
     assert_eq!(get("/resets"), (String::new(), true));
     assert!(get("/closes").0.ends_with("Content-Length: 2\r\n\r\n{"));
     assert!(get("/streams").0.ends_with("\r\n2\r\nab\r\n1\r\nc\r\n"));

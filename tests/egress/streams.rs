@@ -1,7 +1,6 @@
 //! Bodies that stream, services that fail, and calls that are made again.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::Method;
 use ojs_throttle::net::{Net, sim};
@@ -23,28 +22,18 @@ async fn large_bodies_stream_both_ways() {
         .await;
         let got = world.caller.get("/").await;
         assert!(got.body == large);
-        let posted = world
-            .caller
-            .send(Method::POST, "/", &[], large.clone())
-            .await;
-        assert!(posted.body == large);
+        let posted = world.caller.send(Method::POST, "/", &[], large.clone());
+        assert!(posted.await.body == large);
         let seen = world.vendor.calls();
         assert_eq!((seen[1].length, seen[1].sum), (3_000_000, sum(&large)));
         let chunked = "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n\
                        3\r\nabc\r\n0\r\n\r\n";
-        let reply = raw_bytes(&world, chunked).await;
+        let mut stream = world.ring(chunked).await;
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).await.unwrap();
         assert!(reply.starts_with(b"HTTP/1.1 200 "));
         assert_eq!(world.vendor.calls()[2].body, b"abc");
     }
-}
-
-async fn raw_bytes(world: &World, text: &str) -> Vec<u8> {
-    let port = world.caller.addr.port();
-    let mut stream = world.net.connect("127.0.0.1", port).await.unwrap();
-    stream.write_all(text.as_bytes()).await.unwrap();
-    let mut reply = Vec::new();
-    stream.read_to_end(&mut reply).await.unwrap();
-    reply
 }
 
 /// Of a body that has trailers all but these comes through, for calls and for jobs.
@@ -100,29 +89,20 @@ async fn safe_calls_are_made_again_and_others_on_429() {
         (Method::POST, "429", 2),
         (Method::POST, "lost", 1),
     ] {
-        let world = World::start(
-            "",
-            "key = 'vendor'\nconcurrency = 1\nretry = 1",
-            move |call| match (call.nth, first) {
-                (0, "lost") => Answer::ok().never(Stops::Closes),
-                (0, status) => {
-                    Answer::new(status.parse().unwrap(), "no").header("Retry-After", "1")
-                }
-                _ => Answer::ok(),
-            },
-        )
+        let again = "key = 'vendor'\nconcurrency = 1\nretry = 1";
+        let world = World::start("", again, move |call| match (call.nth, first) {
+            (0, "lost") => Answer::ok().never(Stops::Closes),
+            (0, status) => Answer::new(status.parse().unwrap(), "no").header("Retry-After", "1"),
+            _ => Answer::ok(),
+        })
         .await;
         let begun = Instant::now();
         let reply = world.caller.send(method.clone(), "/", &[], "abc").await;
         let seen = world.vendor.calls();
         assert_eq!(seen.len(), times, "{method} {first}");
         assert!(seen.iter().all(|call| call.body == b"abc"));
-        assert_eq!(
-            reply.status == 200,
-            times == 2,
-            "{method} {first}: {}",
-            reply.status
-        );
+        let is_ok = reply.status == 200;
+        assert_eq!(is_ok, times == 2, "{method} {first}: {}", reply.status);
         if times == 2 && first == "429" {
             assert!(begun.elapsed() >= millis(990), "{:?}", begun.elapsed());
         }
@@ -132,51 +112,15 @@ async fn safe_calls_are_made_again_and_others_on_429() {
 #[tokio::test(start_paused = true)]
 async fn what_the_service_said_is_told_where_it_cannot_be_asked_again() {
     let more = "key = 'vendor'\nconcurrency = 1\nretry = 3\nmax_wait = '2s'";
-    let asked = std::sync::Arc::new(AtomicUsize::new(0));
-    let count = asked.clone();
-    let world = World::start("", more, move |_| {
-        count.fetch_add(1, Ordering::SeqCst);
+    let world = World::start("", more, |_| {
         Answer::new(429, "their words").header("Retry-After", "60")
     })
     .await;
     let reply = world.caller.get("/").await;
-    assert_eq!(
-        (reply.status, reply.text()),
-        (429, "their words".to_owned())
-    );
+    assert_eq!((reply.status, &*reply.text()), (429, "their words"));
     assert!(!reply.headers.contains_key("ojs-throttle-limited"));
-    assert_eq!(asked.load(Ordering::SeqCst), 1);
     // The next one is ours.
     let reply = world.caller.get("/").await;
     assert_eq!(reply.headers["ojs-throttle-limited"], "vendor");
-    assert_eq!(asked.load(Ordering::SeqCst), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn spent_budgets_and_failures_shut_the_key_as_nacks_do() {
-    let spent = |call: &crate::servers::vendor::VendorCall| match call.target() {
-        "/spent" => Answer::ok()
-            .header("X-RateLimit-Remaining", "0")
-            .header("X-RateLimit-Reset", "5"),
-        "/full" => Answer::ok()
-            .header("X-RateLimit-Remaining", "9")
-            .header("X-RateLimit-Reset", "5"),
-        "/503" => Answer::new(503, "").header("Retry-After", "3"),
-        _ => Answer::ok(),
-    };
-    for (path, status, shut) in [
-        ("/spent", 200, 5_000),
-        ("/full", 200, 0),
-        ("/503", 503, 3_000),
-    ] {
-        let world = World::start("", "key = 'vendor'\nconcurrency = 9", spent).await;
-        assert_eq!(world.statuses(path, 1).await, [status]);
-        let begun = Instant::now();
-        assert_eq!(world.statuses("/", 1).await, [200]);
-        let took = begun.elapsed();
-        assert!(
-            took + millis(10) >= millis(shut) && took <= millis(shut + 10),
-            "{path} {took:?}"
-        );
-    }
+    assert_eq!(world.vendor.calls().len(), 1);
 }

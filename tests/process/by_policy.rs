@@ -52,40 +52,27 @@ fn a_pause_of_a_policy_stops_keys_that_are_known_and_keys_that_come() {
         "--type t --queue crm --meta tenant_id=else",
     ] {
         let why = desk.done(&format!("why {question}"));
-        assert!(
-            why.contains("is paused: its concurrency is 0"),
-            "{question}: {why}"
-        );
-        assert!(why.contains(set), "{question}: {why}");
-        assert!(
-            why.contains("`ojs-throttle resume --policy per-customer` ends the pause"),
-            "{why}"
-        );
+        for part in [
+            "is paused: its concurrency is 0",
+            set,
+            "`ojs-throttle resume --policy per-customer` ends the pause",
+        ] {
+            assert!(why.contains(part), "{question}: {part}: {why}");
+        }
     }
     let why = desk.done("why --policy per-customer");
-    assert!(
-        why.starts_with(
-            "why:   policy \"per-customer\" is paused: its concurrency is 0; set by hand by \"ana\""
-        ),
-        "{why}"
-    );
+    let paused =
+        "why:   policy \"per-customer\" is paused: its concurrency is 0; set by hand by \"ana\"";
+    assert!(why.starts_with(paused), "{why}");
     let slots = desk.done("slots --policy per-customer");
     assert_eq!(slots.matches(" at worker w since ").count(), 2, "{slots}");
     let top = desk.done("top --once --columns 200");
-    assert!(top.contains("\n_policy:per-customer "), "{top}");
-    assert_eq!(
-        top.matches(
-            "  set by hand for policy per-customer: concurrency 0 by ana because INC-42 until "
-        )
-        .count(),
-        3,
-        "{top}"
-    );
+    has(&top, "\n_policy:per-customer ");
+    let set = "  set by hand for policy per-customer: concurrency 0 by ana because INC-42 until ";
+    assert_eq!(top.matches(set).count(), 3, "{top}");
     let state = get(data, "/ojs/v1/rate-limits/crm:new").json();
-    assert_eq!(
-        state["policy_overrides"]["per-customer"]["reason"], "INC-42",
-        "{state}"
-    );
+    let set = &state["policy_overrides"]["per-customer"];
+    assert_eq!(set["reason"], "INC-42", "{state}");
     assert_eq!(state["concurrency"]["limit"], 0, "{state}");
     for (series, value) in [
         ("ojs_throttle_paused_keys", 1.0),
@@ -128,12 +115,9 @@ fn a_limit_of_a_policy_is_each_keys_and_a_keys_own_cannot_loosen_it() {
     assert_eq!(["crm:a", "crm:b", "crm:c"].map(limit), [2, 1, 2]);
     // Nobody has named it yet.
     let of_next = desk.done("why --type t --queue crm --meta tenant_id=d");
-    assert!(of_next.contains("slots      0 of 2"), "{of_next}");
+    has(&of_next, "slots      0 of 2");
     let why = desk.done("why --key crm:c");
-    assert!(
-        why.contains("`ojs-throttle clear --policy per-customer`"),
-        "{why}"
-    );
+    has(&why, "`ojs-throttle clear --policy per-customer`");
 
     // What stood before is brought back by the command that is printed.
     let said = desk.done("limit --policy per-customer --concurrency 1");
@@ -154,9 +138,8 @@ fn a_policy_as_a_whole_tells_which_of_its_keys_have_no_room() {
     let data = desk.sidecar.data;
     let says = |full: &str| {
         let why = desk.done("why --policy per-customer");
-        let says =
-            format!("why:   policy \"per-customer\" limits each of its keys alone: {full}\n");
-        assert!(why.starts_with(&says), "{why}");
+        let says = "why:   policy \"per-customer\" limits each of its keys alone: ";
+        assert!(why.starts_with(&format!("{says}{full}\n")), "{why}");
         for word in ["has room", "may start now", "next:", "0 of 5"] {
             assert!(!why.contains(word), "{word}: {why}");
         }
@@ -166,20 +149,13 @@ fn a_policy_as_a_whole_tells_which_of_its_keys_have_no_room() {
     of_tenants(data, &["a", "a", "a", "a", "a", "a", "b"]);
     assert_eq!(started(data, "w").len(), 6);
     let why = says("1 of 2 that are known here have no room: \"crm:a\"");
-    assert!(
-        why.contains("\npolicy per-customer: each of its keys has these limits\n  slots      5\n")
-    );
+    let whole = "\npolicy per-customer: each of its keys has these limits\n  slots      5\n";
+    has(&why, whole);
     let slots = desk.done("slots --policy per-customer");
-    assert_eq!(
-        slots.matches("  job        key crm:a: ").count(),
-        5,
-        "{slots}"
-    );
-    assert_eq!(
-        slots.matches("  job        key crm:b: ").count(),
-        1,
-        "{slots}"
-    );
+    for (key, jobs) in [("crm:a", 5), ("crm:b", 1)] {
+        let row = format!("  job        key {key}: ");
+        assert_eq!(slots.matches(&row).count(), jobs, "{slots}");
+    }
     assert!(!slots.contains("has room"), "{slots}");
 }
 
@@ -196,68 +172,43 @@ fn what_binds_a_part_or_nothing_is_noted() {
         "why --key tenth",
     ] {
         let said = desk.done(line);
-        assert!(
-            said.contains("binds 10 in a hundred of its jobs"),
-            "{line}: {said}"
-        );
+        let is_noted = said.contains("binds 10 in a hundred of its jobs");
+        assert!(is_noted, "{line}: {said}");
     }
     of_tenants(desk.sidecar.data, &["a"]);
     assert_eq!(started(desk.sidecar.data, "w").len(), 1);
     desk.done("limit --policy per-customer --concurrency 2");
     let said = desk.done("limit crm:a --concurrency 1");
     assert!(!said.contains("note:"), "{said}");
-    let said = desk.done("limit crm:a --concurrency 5");
-    assert!(
-        said.contains("note: what is set for all keys of its policy is stricter"),
-        "{said}"
-    );
+    let note = "note: what is set for all keys of its policy is stricter";
+    has(desk.done("limit crm:a --concurrency 5"), note);
 }
 
 #[test]
 fn what_no_policy_is_called_is_refused() {
     let desk = Desk::with(&[CRM, OTHERS].concat());
+    let meant = "no policy is called \"per-custmer\": did you mean \"per-customer\"?";
+    let of_a_key = "limit --policy crm:a --concurrency 1";
+    let of_tried = "key \"tried\" is of policy \"tried\", which is only tried";
+    let wrong = "OJS_THROTTLE_TOKEN=wrong ojs-throttle pause --policy per-customer";
+    is_refused(&desk, wrong, 1, "is another one");
     for (line, status, words) in [
-        (
-            "pause --policy per-custmer",
-            1,
-            "no policy is called \"per-custmer\": did you mean \"per-customer\"?",
-        ),
-        (
-            "limit --policy crm:a --concurrency 1",
-            1,
-            "a key goes without --policy",
-        ),
+        ("pause --policy per-custmer", 1, meant),
+        (of_a_key, 1, "a key goes without --policy"),
         ("pause --policy tried", 1, "policy \"tried\" is only tried"),
-        (
-            "pause tried",
-            1,
-            "key \"tried\" is of policy \"tried\", which is only tried",
-        ),
+        ("pause tried", 1, of_tried),
         ("pause --policy 'a b'", 1, "no policy is called \"a b\""),
         ("pause per-customer", 1, "--policy"),
         ("limit per-customer --rate 10/s", 1, "--policy"),
         ("resume --policy per-customer", 1, "not paused by hand"),
         ("clear --policy per-customer", 1, "nothing is set by hand"),
-        (
-            "why --policy per-custmer",
-            1,
-            "did you mean \"per-customer\"?",
-        ),
+        ("why --policy per-custmer", 1, "did you mean \"per-custom"),
         ("pause crm:a --policy per-customer", 2, "--policy"),
         ("limit --policy per-customer --next-start 1h", 2, "--policy"),
         ("limit --policy per-customer --used 5", 2, "--policy"),
         ("clear --policy per-customer --usage", 2, "--policy"),
-        (
-            "OJS_THROTTLE_TOKEN=wrong ojs-throttle pause --policy per-customer",
-            1,
-            "is another one",
-        ),
     ] {
-        let line = match line.contains("ojs-throttle") {
-            true => line.to_owned(),
-            false => format!("ojs-throttle {line}"),
-        };
-        is_refused(&desk, &line, status, words);
+        is_refused(&desk, &format!("ojs-throttle {line}"), status, words);
     }
     assert_eq!(desk.sidecar.metric("ojs_throttle_overrides_active"), 0.0);
 }
@@ -266,10 +217,8 @@ fn what_no_policy_is_called_is_refused() {
 #[test]
 fn it_outlives_a_restart_and_a_policy_that_leaves_the_file() {
     let dir = tempfile::tempdir().unwrap();
-    let store = format!(
-        "[store]\nurl = \"sqlite:{}\"\n",
-        dir.path().join("s.db").display()
-    );
+    let path = dir.path().join("s.db");
+    let store = format!("[store]\nurl = \"sqlite:{}\"\n", path.display());
     let backend = Backend::start(Lax::spec());
     let run =
         |limits: &str| Sidecar::run(&config(backend.addr, TOKEN, &format!("{limits}{store}")));
@@ -283,23 +232,17 @@ fn it_outlives_a_restart_and_a_policy_that_leaves_the_file() {
     desk.sidecar.kill();
     desk.sidecar = run(&CRM.replace("per-customer", "each"));
     let data = desk.sidecar.data;
-    until("the job is back", || {
-        (started(data, "w") == ["a"]).then_some(())
-    });
+    wait("the job is back", || started(data, "w") == ["a"]);
     let top = desk.done("top --once --columns 200");
-    assert!(top.contains("\n_policy:per-customer "), "{top}");
+    has(&top, "\n_policy:per-customer ");
     let why = desk.done("why --policy per-customer");
-    assert!(why.contains("because \"INC-42\""), "{why}");
-    assert!(why.contains("limits nothing"), "{why}");
+    has(&why, "because \"INC-42\"");
+    has(&why, "limits nothing");
     let said = desk.done("clear --policy per-customer --json");
     assert_eq!(said.trim(), "{\"key\":\"_policy:per-customer\"}");
     assert_eq!(desk.sidecar.metric("ojs_throttle_paused_keys"), 0.0);
-    is_refused(
-        &desk,
-        "ojs-throttle pause --policy per-customer",
-        1,
-        "no policy is called",
-    );
+    let line = "ojs-throttle pause --policy per-customer";
+    is_refused(&desk, line, 1, "no policy is called");
 }
 
 /// Ways out and their budgets have names too.

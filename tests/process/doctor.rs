@@ -24,13 +24,44 @@ pub fn doctor(config: &str, more: &[&str]) -> (Value, Option<i32>) {
 
 /// The one finding on that.
 pub fn finding(report: &Value, part: &str, what: &str) -> Value {
-    let all = report["findings"].as_array().unwrap();
-    let found = all
-        .iter()
-        .find(|one| one["part"] == part && one["what"] == what);
-    found
-        .unwrap_or_else(|| panic!("nothing on {what}: {report}"))
-        .clone()
+    let mut all = report["findings"].as_array().unwrap().iter();
+    let found = all.find(|one| one["part"] == part && one["what"] == what);
+    let found = found.unwrap_or_else(|| panic!("nothing on {what}: {report}"));
+    found.clone()
+}
+
+/// What is said of the store.
+pub fn of_store(report: &Value, what: &str) -> String {
+    finding(report, "store", what)["says"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+/// Fails unless the store is well, is of this kind, and has nothing of a sidecar.
+pub fn is_new(config: &str, kind: &str) {
+    let (report, status) = doctor(config, &[]);
+    assert_eq!(status, Some(0), "{report}");
+    for (what, says) in [
+        ("version", kind),
+        ("data", "none yet"),
+        ("clock", "the same"),
+    ] {
+        assert!(of_store(&report, what).starts_with(says), "{report}");
+    }
+    has(of_store(&report, "round trip"), "p99");
+}
+
+/// Waits until the store is seen to have one sidecar, which is not disturbed by that.
+pub fn is_used(config: &str, sidecar: &Sidecar) {
+    wait("it says that it lives", || {
+        let (report, status) = doctor(config, &[]);
+        assert_eq!(status, Some(0), "{report}");
+        of_store(&report, "data") == "ours, 1 live sidecar"
+    });
+    assert_eq!(sidecar.metric("ojs_throttle_siblings"), 0.0);
+    let (report, _) = doctor(config, &["--probe"]);
+    assert_eq!(of_store(&report, "writes"), "allowed", "{report}");
 }
 
 fn says(report: &Value, what: &str, word: &str) {

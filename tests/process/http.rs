@@ -132,6 +132,13 @@ pub fn fetch(to: SocketAddr, queue: &str, count: usize, worker: &str) -> Reply {
     ask(to, "POST", "/ojs/v1/workers/fetch", &body.to_string())
 }
 
+/// Stores a job, of which worker `w` starts work at once.
+pub fn start_one(to: SocketAddr, queue: &str) -> String {
+    let job = enqueue(to, queue, json!({}));
+    assert_eq!(fetch(to, queue, 1, "w").jobs(), [&*job]);
+    job
+}
+
 /// As a worker that runs jobs asks: where it gets none it rests for a moment, and leaves the processor to others.
 pub fn poll(to: SocketAddr, queue: &str, count: usize, worker: &str) -> Vec<String> {
     let jobs = fetch(to, queue, count, worker).jobs();

@@ -128,9 +128,7 @@ fn works(sidecar: &Sidecar, backend: &Backend) {
         assert_eq!(done.status, 200, "{done:?}");
         assert_eq!(backend.count(EventKind::Acked, job), 1);
     }
-    wait("the backend is up", || {
-        sidecar.metric("ojs_throttle_backend_up") == 1.0
-    });
+    sidecar.shows("ojs_throttle_backend_up", 1.0);
 }
 
 #[test]
@@ -159,9 +157,7 @@ fn a_backend_is_reached_over_https() {
     let front = Front::before(backend.addr);
     let sidecar = front.sidecar("localhost", ONE, OTHER);
     assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 502);
-    wait("the log says why", || {
-        sidecar.log().contains("UnknownIssuer")
-    });
+    sidecar.line("UnknownIssuer");
     assert!(front.spoken.lock().unwrap().is_empty());
 }
 
@@ -217,9 +213,7 @@ fn a_renewed_certificate_is_shown_to_the_backend() {
     assert_eq!(next(), "first");
     std::fs::copy(&second.cert, &first.cert).unwrap();
     assert_eq!(next(), "first");
-    wait("the log says that they do not fit", || {
-        sidecar.log().contains("client_key_file")
-    });
+    sidecar.line("client_key_file");
     second.replace(&first);
     wait("the second one is shown", || next() == "second");
     // One that has ended takes the place of no good one.

@@ -529,9 +529,7 @@ pub const CAUSES: [Cause; 27] = [
         stage: |Stage { sidecar, file, .. }| {
             let job = enqueue(sidecar.data, "billing", json!({}));
             std::fs::write(&file.1, "[server]\nupstream = 7\n").unwrap();
-            wait("the refusal", || {
-                sidecar.metric("ojs_throttle_config_file_matches") == 0.0
-            });
+            sidecar.shows("ojs_throttle_config_file_matches", 0.0);
             // The metric is set a moment earlier.
             wait("health says so", || {
                 let health = get(sidecar.data, "/ojs/v1/health").json();
@@ -548,9 +546,7 @@ pub const CAUSES: [Cause; 27] = [
         config: "\n[store]\nurl = \"redis://127.0.0.1:1\"\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n",
         stage: |Stage { sidecar, .. }| {
             let job = enqueue(sidecar.data, "billing", json!({}));
-            wait("the loss", || {
-                sidecar.metric("ojs_throttle_store_up") == 0.0
-            });
+            sidecar.shows("ojs_throttle_store_up", 0.0);
             assert_eq!(started(sidecar, "billing", 1), [""; 0]);
             job
         },
@@ -582,9 +578,7 @@ pub const CAUSES: [Cause; 27] = [
                 run_at(&stage.file.1),
                 tempfile::tempdir().unwrap(),
             ));
-            wait("they know each other", || {
-                stage.sidecar.metric("ojs_throttle_siblings") == 1.0
-            });
+            stage.sidecar.shows("ojs_throttle_siblings", 1.0);
             store_is_lost(stage)
         },
         sentence: "leaves no room",
@@ -607,9 +601,7 @@ fn store_is_lost(Stage { sidecar, store, .. }: &mut Stage) -> String {
         200
     );
     store.as_mut().unwrap().kill();
-    wait("the loss", || {
-        sidecar.metric("ojs_throttle_store_up") == 0.0
-    });
+    sidecar.shows("ojs_throttle_store_up", 0.0);
     job
 }
 

@@ -78,10 +78,7 @@ fn a_policy_that_left_limits_no_job_and_nothing_that_is_shown() {
     let why = desk.done("why --policy per-customer");
     let says = "why:   policy \"per-customer\" limits nothing, because nothing in the file has this name; set by hand by \"ana\" because \"INC-42\"";
     assert!(why.starts_with(says), "{why}");
-    assert!(
-        why.contains("`ojs-throttle clear --policy per-customer`"),
-        "{why}"
-    );
+    has(&why, "`ojs-throttle clear --policy per-customer`");
     for command in ["slots --policy per-customer", "top --once --columns 400"] {
         let said = desk.done(command);
         assert!(said.contains("it binds nothing"), "{said}");

@@ -119,11 +119,7 @@ fn work_passes_over_tls_in_either_version_of_http() {
         server.as_listener()
     );
     let sidecar = Sidecar::run(&config(backend.addr, &tls, ONE));
-    assert!(
-        sidecar.log().contains("point SDKs at https://"),
-        "{}",
-        sidecar.log()
-    );
+    has(sidecar.log(), "point SDKs at https://");
     let trusting = with(&ca, None);
     let ask = |version: &str, path: &str, more: &[&str]| {
         let trusting = trusting.iter().map(String::as_str);
@@ -311,10 +307,7 @@ fn a_browser_gets_page_and_states_in_gzip() {
         &["--compressed", "-H", "Accept: text/event-stream"],
     );
     let states = watched.matches("event: state\ndata: {\"at\":").count();
-    assert!(
-        watched.to_lowercase().contains("content-encoding: gzip"),
-        "{watched}"
-    );
+    has(watched.to_lowercase(), "content-encoding: gzip");
     assert!((3..=6).contains(&states), "{states} in five seconds");
 }
 

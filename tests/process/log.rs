@@ -23,6 +23,9 @@ fn use_everything(sidecar: &Sidecar) {
     nack(data, &jobs[1], "w");
     nack(data, "CANARY-job", "w");
     ack(data, &free, "w");
+    let batch = r#"{"jobs":[{"type":"t","args":["CANARY"]}]}"#;
+    let limited = r#"{"type":"t","args":["CANARY"],"rate_limit":{"concurrency":"CANARY"}}"#;
+    let beat = r#"{"active_jobs":"CANARY"}"#;
     for (method, path, body) in [
         ("GET", "/ojs/manifest", ""),
         ("GET", "/ojs/v1/health?token=CANARY-query", ""),
@@ -33,25 +36,13 @@ fn use_everything(sidecar: &Sidecar) {
         ("GET", "/ojs/v1/queues/q/stats", ""),
         ("POST", "/ojs/v1/queues/q/pause", ""),
         ("POST", "/ojs/v1/queues/q/resume", ""),
-        (
-            "POST",
-            "/ojs/v1/jobs/batch",
-            r#"{"jobs":[{"type":"t","args":["CANARY"]}]}"#,
-        ),
+        ("POST", "/ojs/v1/jobs/batch", batch),
         ("POST", "/ojs/v1/jobs", r#"{"type":"t","args":["CANARY"#),
-        (
-            "POST",
-            "/ojs/v1/jobs",
-            r#"{"type":"t","args":["CANARY"],"rate_limit":{"concurrency":"CANARY"}}"#,
-        ),
+        ("POST", "/ojs/v1/jobs", limited),
         ("POST", "/ojs/v1/workers/fetch", r#"["CANARY"]"#),
         ("POST", "/ojs/v1/workers/ack", r#"{"CANARY""#),
         ("POST", "/ojs/v1/workers/nack", r#"{"job_id":"CANARY"}"#),
-        (
-            "POST",
-            "/ojs/v1/workers/heartbeat",
-            r#"{"active_jobs":"CANARY"}"#,
-        ),
+        ("POST", "/ojs/v1/workers/heartbeat", beat),
         ("POST", "/ojs/v1/admin/reset", ""),
         ("DELETE", "/ojs/v1/jobs/CANARY", ""),
         ("GET", "/CANARY/../CANARY", ""),
@@ -79,12 +70,8 @@ fn no_arguments_and_no_credentials_at_any_level() {
         fetch(sidecar.data, "q", 1, "w");
         backend.go();
         ack(sidecar.data, &jobs[0], "w");
-        ask(
-            sidecar.data,
-            "POST",
-            "/ojs/v1/jobs",
-            r#"{"type":"t","args":["CANARY"]}"#,
-        );
+        let job = r#"{"type":"t","args":["CANARY"]}"#;
+        ask(sidecar.data, "POST", "/ojs/v1/jobs", job);
         fetch(sidecar.data, "q", 1, "w");
         get(sidecar.data, "/ojs/v1/health");
         backend.come();
@@ -135,10 +122,7 @@ fn queues_without_bounds_are_warned_of() {
         about.collect::<Vec<_>>()
     };
     wait("the warning at start", || warnings().len() == 1);
-    until("the start line", || {
-        let told = "policies=0 queues=1 tenants=0";
-        sidecar.log().contains(told).then_some(())
-    });
+    sidecar.line("policies=0 queues=1 tenants=0");
     for queue in ["old", "bounded", "new", "new", "old"] {
         enqueue(sidecar.data, queue, json!({}));
     }
@@ -191,7 +175,7 @@ fn limits_set_over_http_are_told_in_full() {
         assert_eq!(ask(sidecar.data, "PUT", queue, set).status, 200);
         for line in wanted {
             let line = line.replace("END", &end);
-            until(&line, || sidecar.log().contains(&line).then_some(()));
+            sidecar.line(&line);
         }
     }
 }
@@ -207,20 +191,10 @@ fn what_is_refused_is_found_at_debug() {
     assert_eq!(fetch(sidecar.data, "q", 2, "w").jobs().len(), 1);
     let reply = get(sidecar.data, "/ojs/v1/rate-limits/none").json();
     let id = reply["error"]["request_id"].as_str().unwrap();
-    let one = |word: &str| {
-        until(word, || {
-            let mut lines = sidecar.lines().into_iter();
-            lines.find(|line| line.contains(word))
-        })
-    };
-    assert!(
-        one(id).contains("status=404 code=\"not_found\""),
-        "{}",
-        one(id)
-    );
-    let held = one("its limit allows no start");
+    has(sidecar.line(id), "status=404 code=\"not_found\"");
+    let held = sidecar.line("its limit allows no start");
     let wanted = "queue=\"q\" key=\"t\" policy=\"one\" strategy=\"concurrency\"";
-    assert!(held.contains(wanted), "{held}");
+    has(held, wanted);
 }
 
 /// A backend that has two jobs of the queue `q`, of which the second has this id.
@@ -266,10 +240,7 @@ fn a_backend_that_refuses_or_talks_nonsense_is_named() {
     let job = r#"{"type":"t","args":[],"options":{"queue":"b"}}"#;
     ask(sidecar.data, "POST", "/ojs/v1/jobs", job);
     for what in ["its list of active jobs", "its statistics"] {
-        let line = until("the refusal is told", || {
-            let lines = sidecar.lines();
-            lines.into_iter().find(|line| line.contains(what))
-        });
+        let line = sidecar.line(what);
         assert!(line.contains("WARN") && line.contains("401"), "{line}");
         assert!(line.contains("set upstream.token"), "{line}");
     }
@@ -282,15 +253,11 @@ fn a_backend_that_refuses_or_talks_nonsense_is_named() {
     for _ in 0..3 {
         fetch(sidecar.data, "q", 1, "w");
     }
-    let told = until("the nonsense is told", || {
-        let mut told = sidecar.lines();
-        told.retain(|line| line.contains("no list of jobs: the worker gets 502"));
-        (!told.is_empty()).then_some(told)
-    });
-    assert_eq!(told.len(), 1, "{told:#?}");
-    for word in ["text/html", "not valid JSON"] {
-        assert!(told[0].contains(word), "{told:?}");
-    }
+    let told = "no list of jobs: the worker gets 502";
+    let line = sidecar.line(told);
+    has(&line, "text/html");
+    has(&line, "not valid JSON");
+    assert_eq!(sidecar.log().matches(told).count(), 1, "{}", sidecar.log());
 }
 
 /// Each is one object.

@@ -13,11 +13,7 @@ fn a_backend_that_comes_later_is_found() {
     let mut backend = Backend::absent(Lax::spec());
     // Before the sidecar ever saw it, a job is out already.
     backend.come();
-    let old = enqueue(backend.addr, "q", json!({}));
-    assert_eq!(
-        fetch(backend.addr, "q", 1, "w").jobs(),
-        std::slice::from_ref(&old)
-    );
+    let old = start_one(backend.addr, "q");
     enqueue(backend.addr, "q", json!({}));
     backend.go();
 
@@ -32,18 +28,12 @@ fn a_backend_that_comes_later_is_found() {
         let reply = ask(data, method, path, body);
         assert_eq!(reply.status, 502, "{path}: {reply:?}");
         let error = &reply.json()["error"];
-        assert!(
-            error["code"].is_string() && error["message"].is_string(),
-            "{reply:?}"
-        );
+        let is_said = error["code"].is_string() && error["message"].is_string();
+        assert!(is_said, "{reply:?}");
     }
     // An enqueue that was not sent may be sent again; heartbeats never fail on our account.
-    let refused = ask(
-        data,
-        "POST",
-        "/ojs/v1/jobs",
-        r#"{"type":"t","args":[],"options":{"queue":"q"}}"#,
-    );
+    let job = r#"{"type":"t","args":[],"options":{"queue":"q"}}"#;
+    let refused = ask(data, "POST", "/ojs/v1/jobs", job);
     assert!(refused.status >= 500, "{refused:?}");
     assert_eq!(heartbeat(data, &[], "w").status, 200);
     assert_eq!(get(sidecar.admin, "/readyz").status, 200);
@@ -165,9 +155,7 @@ fn too_many_requests_and_connections_are_seen() {
     let sidecar = Sidecar::run(&config(hung.local_addr().unwrap(), server, ""));
     let in_flight = "ojs_throttle_requests_in_flight{kind=\"ordinary\"}";
     assert_eq!(sidecar.metric(in_flight), 0.0);
-    wait("who looked whether it runs has gone", || {
-        sidecar.metric("ojs_throttle_connections") == 0.0
-    });
+    sidecar.shows("ojs_throttle_connections", 0.0);
     let mut first = Conn::open(sidecar.data);
     let request = b"GET /ojs/v1/health HTTP/1.1\r\nHost: h\r\n\r\n";
     first.write(request).unwrap();
@@ -190,14 +178,10 @@ fn too_many_requests_and_connections_are_seen() {
     assert_eq!(sidecar.metric("ojs_throttle_connections"), 2.0);
     assert_eq!(with("connections_full"), 0);
     let _third = Conn::open(sidecar.data);
-    wait("all places are taken", || {
-        sidecar.metric("ojs_throttle_connections") == 3.0
-    });
+    sidecar.shows("ojs_throttle_connections", 3.0);
     wait("the log says so", || with("connections_full") == 1);
     drop(second);
-    wait("one place is free", || {
-        sidecar.metric("ojs_throttle_connections") == 2.0
-    });
+    sidecar.shows("ojs_throttle_connections", 2.0);
 }
 
 #[test]
@@ -205,11 +189,7 @@ fn an_ack_whose_answer_is_lost_is_made_once_and_answered() {
     let backend = Backend::start(Lax::redis());
     let relay = Relay::before(backend.addr);
     let sidecar = Sidecar::run(&config(relay.addr, "", ONE));
-    let job = enqueue(sidecar.data, "q", json!({}));
-    assert_eq!(
-        fetch(sidecar.data, "q", 1, "w").jobs(),
-        std::slice::from_ref(&job)
-    );
+    let job = start_one(sidecar.data, "q");
     relay.cut("/workers/ack", Duration::from_secs(2));
     let reply = ack(sidecar.data, &job, "w");
     assert!(relay.has_cut());
@@ -225,11 +205,7 @@ fn an_ack_that_a_gateway_answers_is_made_once_and_answered() {
     let backend = Backend::start(Lax::redis());
     let relay = Relay::before(backend.addr);
     let sidecar = Sidecar::run(&config(relay.addr, "", ONE));
-    let job = enqueue(sidecar.data, "q", json!({}));
-    assert_eq!(
-        fetch(sidecar.data, "q", 1, "w").jobs(),
-        std::slice::from_ref(&job)
-    );
+    let job = start_one(sidecar.data, "q");
     relay.fail("/workers/ack");
     let reply = ack(sidecar.data, &job, "w");
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -240,11 +216,7 @@ fn an_ack_that_a_gateway_answers_is_made_once_and_answered() {
 #[test]
 fn an_ack_waits_for_a_backend_that_is_away() {
     let (mut backend, sidecar) = pair("", ONE);
-    let job = enqueue(sidecar.data, "q", json!({}));
-    assert_eq!(
-        fetch(sidecar.data, "q", 1, "w").jobs(),
-        std::slice::from_ref(&job)
-    );
+    let job = start_one(sidecar.data, "q");
     backend.go();
     let (data, asked) = (sidecar.data, job.clone());
     let reply = std::thread::spawn(move || ack(data, &asked, "w"));
@@ -282,31 +254,20 @@ fn https_that_fails_is_a_sentence() {
     let plain = Backend::start(Lax::spec());
     let trusted = format!("[upstream]\nca_file = \"{TLS}/self_signed.pem\"\n");
     let signed = unknown("self_signed.pem");
+    let untrusted = unknown("unknown.pem");
+    let begins = "must server.upstream begin with";
+    let [clear, tls] = ["http", "https"].map(|scheme| format!("{begins} {scheme}://?"));
+    let unsigned = "give the backend one that a CA has signed";
     for (scheme, upstream, rest, word) in [
         (
             "https",
-            unknown("unknown.pem"),
+            untrusted,
             "",
             "UnknownIssuer (upstream.ca_file names",
         ),
-        (
-            "https",
-            plain.addr,
-            "",
-            "must server.upstream begin with http://?",
-        ),
-        (
-            "https",
-            signed,
-            &*trusted,
-            "give the backend one that a CA has signed",
-        ),
-        (
-            "http",
-            signed,
-            "",
-            "must server.upstream begin with https://?",
-        ),
+        ("https", plain.addr, "", &clear),
+        ("https", signed, &*trusted, unsigned),
+        ("http", signed, "", &tls),
     ] {
         let text = config(upstream, "", rest).replace("http://", &format!("{scheme}://"));
         let mut sidecar = Sidecar::run(&text);
@@ -314,56 +275,50 @@ fn https_that_fails_is_a_sentence() {
         assert_eq!(reply.status, 502, "{reply:?}");
         wait(word, || sidecar.log().contains(word));
         let log = sidecar.log();
-        assert!(
-            scheme == "http" || log.contains("cannot be reached: https://"),
-            "{log}"
-        );
+        let is_named = log.contains("cannot be reached: https://");
+        assert!(scheme == "http" || is_named, "{log}");
         assert!(!log.contains("panicked") && sidecar.runs(), "{log}");
     }
 }
 
 /// A backend that answers everything with these bytes, says no more, and closes once the other end has: one that closed
 /// with something unread would take its answer back.
-pub fn nonsense(answer: &'static [u8]) -> SocketAddr {
+pub fn nonsense(answer: impl AsRef<[u8]> + Send + Sync + 'static) -> SocketAddr {
     connections::each(move |mut stream| {
         let mut bytes = [0; 4096];
         // Whether it is still there to hear it does not matter.
         drop(stream.read(&mut bytes));
-        drop(stream.write_all(answer));
+        drop(stream.write_all(answer.as_ref()));
         drop(stream.shutdown(Shutdown::Write));
         while stream.read(&mut bytes).is_ok_and(|read| read > 0) {}
     })
 }
 
+const OK: &str = "HTTP/1.1 200 OK\r\n";
+const OJS: &str = "HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nConnection: close\r\n";
+
 #[test]
 fn nonsense_from_a_backend_is_told_as_such_or_passed() {
-    let answers: &[(&[u8], &[u16])] = &[
-        (b"\x16\x03\x01\x02\x00\x01garbage\r\n\r\n", &[502]),
+    let twice = "Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}";
+    for (head, rest, want) in [
         (
-            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
-            &[502],
+            "",
+            "\u{16}\u{3}\u{1}\u{2}\0\u{1}garbage\r\n\r\n",
+            &[502][..],
         ),
+        ("", "", &[502]),
+        (OK, twice, &[502]),
+        (OK, "Content-Length: 500\r\n\r\n{\"jobs\":[", &[502, 504]),
+        (OJS, "Content-Length: 9\r\n\r\n<html/>\r\n", &[502, 200]),
+        (OJS, "Content-Length: 13\r\n\r\n{\"jobs\":null}", &[200]),
         (
-            b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"jobs\":[",
-            &[502, 504],
-        ),
-        (b"", &[502]),
-        (
-            b"HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nConnection: close\r\nContent-Length: 9\r\n\r\n<html/>\r\n",
+            OJS,
+            "Content-Length: 14\r\n\r\n{\"jobs\":[[[[]]",
             &[502, 200],
         ),
-        (
-            b"HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nConnection: close\r\nContent-Length: 13\r\n\r\n{\"jobs\":null}",
-            &[200],
-        ),
-        (
-            b"HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nConnection: close\r\nContent-Length: 14\r\n\r\n{\"jobs\":[[[[]]",
-            &[502, 200],
-        ),
-    ];
-    for (answer, want) in answers {
-        let text = String::from_utf8_lossy(answer);
-        let mut sidecar = Sidecar::run(&config(nonsense(answer), "", ONE));
+    ] {
+        let text = [head, rest].concat();
+        let mut sidecar = Sidecar::run(&config(nonsense(text.clone()), "", ONE));
         for queue in ["q", "free"] {
             let reply = fetch(sidecar.data, queue, 1, "w");
             assert!(want.contains(&reply.status), "{text}: {reply:?}");
@@ -371,10 +326,7 @@ fn nonsense_from_a_backend_is_told_as_such_or_passed() {
         let beat = heartbeat(sidecar.data, &["a"], "w");
         assert_eq!(beat.status, 200, "{text}: {beat:?}");
         assert_eq!(get(sidecar.admin, "/livez").status, 200);
-        assert!(
-            sidecar.runs() && !sidecar.log().contains("panicked"),
-            "{}",
-            sidecar.log()
-        );
+        let log = sidecar.log();
+        assert!(sidecar.runs() && !log.contains("panicked"), "{log}");
     }
 }

@@ -59,7 +59,7 @@ impl Following {
 
     /// Waits until so many are in force, and says how long that took.
     fn live(&self, how: &str, slots: u32, since: Instant) -> Duration {
-        until(how, || (self.limit() == slots).then_some(()));
+        wait(how, || self.limit() == slots);
         let took = since.elapsed();
         println!("{how}: live after {took:?}");
         assert!(took < Duration::from_secs(30), "{how}: {took:?}");
@@ -73,7 +73,7 @@ impl Following {
 
     /// Waits until a reload went wrong, and says what the log says.
     fn refused(&self, word: &str) -> String {
-        until(word, || (self.results(word) >= 1.0).then_some(()));
+        wait(word, || self.results(word) >= 1.0);
         assert_eq!(self.sidecar.metric(FINE), 0.0);
         assert_eq!(self.sidecar.metric(MATCHES), 0.0);
         assert_eq!(self.limit(), 1, "a file that was refused changes nothing");
@@ -269,9 +269,7 @@ fn what_cannot_be_read() {
     f.replace(b"\xff\xfe");
     wait("no text", || f.sidecar.log().contains("not UTF-8"));
     f.replace("#".repeat((1 << 20) + 1));
-    wait("too large", || {
-        f.sidecar.log().contains("larger than 1 MiB")
-    });
+    f.sidecar.line("larger than 1 MiB");
     assert_eq!(f.limit(), 1);
     f.mended();
 }
@@ -355,10 +353,7 @@ fn a_hangup_asks() {
     let mut f = Following::start();
     f.sidecar.signal("HUP");
     wait("asked", || f.results("unchanged") == 1.0);
-    until("said", || {
-        let told = "looked at as asked: it is what runs";
-        f.sidecar.log().contains(told).then_some(())
-    });
+    f.sidecar.line("looked at as asked: it is what runs");
     // Written under a name that nobody watches, it is found within 2 s. Whoever asks does not mean to wait: some
     // may take as long, where the machine is busy, but without the signal all would.
     let elsewhere = tempfile::tempdir().unwrap();
@@ -394,10 +389,7 @@ fn without_a_file_a_hangup_changes_nothing() {
     command.args(["--upstream", &upstream]);
     let mut sidecar = Sidecar::spawn(command, dir);
     sidecar.signal("HUP");
-    until("said", || {
-        let told = "SIGHUP changes nothing: there is no config file";
-        sidecar.log().contains(told).then_some(())
-    });
+    sidecar.line("SIGHUP changes nothing: there is no config file");
     sidecar.state("ready");
     assert!(sidecar.runs());
     assert!(!sidecar.metrics().contains("ojs_throttle_config_"));

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::prelude::*;
+use crate::harness::table;
 
 pub fn shown(sidecar: &Sidecar) -> Value {
     let reply = get(sidecar.admin, "/throttle/v1/settings");
@@ -35,30 +36,18 @@ fn what_is_set_is_shown_with_who_said_so() {
     command.args(["--upstream", &format!("http://{}", backend.addr)]);
     let sidecar = Sidecar::spawn(command, dir);
     let now = shown(&sidecar);
-    let upstream = format!("http://{}", backend.addr);
+    let (upstream, any) = (format!("http://{}", backend.addr), "127.0.0.1:0");
+    let [by_option, there] = ["--admin-listen", "--upstream"].map(str::to_owned);
+    let admin = json!("127.0.0.1:9091");
     for (name, value, from, default) in [
-        (
-            "server.listen",
-            json!("127.0.0.1:0"),
-            at(3),
-            json!("127.0.0.1:8080"),
-        ),
-        (
-            "server.admin_listen",
-            json!("127.0.0.1:0"),
-            "--admin-listen".into(),
-            json!("127.0.0.1:9091"),
-        ),
-        (
-            "server.upstream",
-            json!(upstream),
-            "--upstream".into(),
-            Value::Null,
-        ),
-        ("server.control_token", json!("***"), at(4), Value::Null),
-        ("upstream.token", json!("***"), at(7), Value::Null),
-        ("fetch.max_wait", json!("100ms"), at(9), json!("2s")),
+        ("server.listen", any, at(3), json!("127.0.0.1:8080")),
+        ("server.admin_listen", any, by_option, admin),
+        ("server.upstream", &upstream, there, Value::Null),
+        ("server.control_token", "***", at(4), Value::Null),
+        ("upstream.token", "***", at(7), Value::Null),
+        ("fetch.max_wait", "100ms", at(9), json!("2s")),
     ] {
+        let value = json!(value);
         assert_eq!(setting(&now, name), (value, from, default), "{name}");
     }
     for (name, default) in [
@@ -76,10 +65,8 @@ fn what_is_set_is_shown_with_who_said_so() {
     let both = "2 at once; at most 3 jobs wait";
     let queues = [row("a", 14, both), row("b", 14, both)];
     assert_eq!(now["queues"], json!(queues));
-    assert_eq!(
-        now["tenants"],
-        json!([row("t*", 18, "at most 4 jobs wait")])
-    );
+    let four = row("t*", 18, "at most 4 jobs wait");
+    assert_eq!(now["tenants"], json!([four]));
     let out =
         "calls to 127.0.0.1:0 go to http://127.0.0.1:9, vendor generic: 5 at once, key \"out\"";
     assert_eq!(now["egress"], json!([row("out", 21, out)]));
@@ -87,86 +74,50 @@ fn what_is_set_is_shown_with_who_said_so() {
     // A comment moves lines, and changes nothing else.
     let moved = format!("# moved\n{text}");
     fs::write(&path, &moved).unwrap();
-    wait("the lines", || {
-        setting(&shown(&sidecar), "fetch.max_wait").1 == at(10)
-    });
-    fs::write(
-        &path,
-        moved
-            .replace("PT0.1S", "1s")
-            .replace("concurrency = 1", "concurrency = 0"),
-    )
-    .unwrap();
-    wait("the change", || {
-        setting(&shown(&sidecar), "fetch.max_wait").0 == "1s"
-    });
-    assert_eq!(
-        shown(&sidecar)["policies"][0]["text"],
-        "jobs of queue q: paused, key \"one\""
-    );
+    let max_wait = || setting(&shown(&sidecar), "fetch.max_wait");
+    wait("the lines", || max_wait().1 == at(10));
+    let paused = moved.replace("concurrency = 1", "concurrency = 0");
+    fs::write(&path, paused.replace("PT0.1S", "1s")).unwrap();
+    wait("the change", || max_wait().0 == "1s");
+    let policy = shown(&sidecar)["policies"][0]["text"].clone();
+    assert_eq!(policy, "jobs of queue q: paused, key \"one\"");
     // What cannot change is shown as it runs, and so is all that stands in the same file.
-    fs::write(
-        &path,
-        moved.replace("PT0.1S", "2s") + "[metrics]\ntop_keys = 9\n",
-    )
-    .unwrap();
+    let fixed = moved.replace("PT0.1S", "2s") + "[metrics]\ntop_keys = 9\n";
+    fs::write(&path, fixed).unwrap();
     let failed = "ojs_throttle_config_reloads_total{result=\"refused\"}";
-    wait("the refusal", || sidecar.metric(failed) == 1.0);
-    let now = shown(&sidecar);
-    assert_eq!(setting(&now, "fetch.max_wait").0, "1s");
-    assert_eq!(
-        setting(&now, "metrics.top_keys"),
-        (json!(50), "default".into(), json!(50))
-    );
+    sidecar.shows(failed, 1.0);
+    assert_eq!(max_wait().0, "1s");
+    let fifty = (json!(50), "default".into(), json!(50));
+    assert_eq!(setting(&shown(&sidecar), "metrics.top_keys"), fifty);
     assert!(!sidecar.log().contains("hunter2"));
 }
 
 #[test]
 fn a_store_s_url_is_shown_without_its_secrets() {
     let backend = Backend::start(Lax::spec());
-    for (url, wanted) in [
-        (
-            "redis://user:hunter2@127.0.0.1:1/3",
-            "redis://***@127.0.0.1:1/3",
-        ),
-        (
-            "redis+sentinel://:hunter2@127.0.0.1:1/m?sentinel=ops:hunter2",
-            "redis+sentinel://***@127.0.0.1:1/m?***",
-        ),
-        (
-            "postgres://u:hunter2@127.0.0.1:1/d?password=hunter2",
-            "postgres://***@127.0.0.1:1/d?***",
-        ),
-        ("postgresql://127.0.0.1:1/d", "postgresql://127.0.0.1:1/d"),
-        ("memory:", "memory:"),
-    ] {
-        let (dir, path) = file(config(
-            backend.addr,
-            "",
-            &format!("[store]\nurl = \"{url}\"\n"),
-        ));
-        let sidecar = Sidecar::begin(run_at(path), dir);
-        assert_eq!(setting(&shown(&sidecar), "store.url").0, wanted);
+    for (url, wanted) in table(
+        "redis://user:hunter2@127.0.0.1:1/3 => redis://***@127.0.0.1:1/3
+        redis+sentinel://:hunter2@127.0.0.1:1/m?sentinel=ops:hunter2 => redis+sentinel://***@127.0.0.1:1/m?***
+        postgres://u:hunter2@127.0.0.1:1/d?password=hunter2 => postgres://***@127.0.0.1:1/d?***
+        postgresql://127.0.0.1:1/d => postgresql://127.0.0.1:1/d
+        memory: => memory:",
+    ) {
+        let store = format!("[store]\nurl = \"{url}\"\n");
+        let (dir, command) = run_with(config(backend.addr, "", &store));
+        let sidecar = Sidecar::begin(command, dir);
+        assert_eq!(setting(&shown(&sidecar), "store.url").0, wanted, "{url}");
     }
 }
 
 /// What `dev` chooses is neither in a file nor an option.
 #[test]
 fn what_dev_chooses_is_its_own() {
+    let ports = "--listen 127.0.0.1:0 --admin-listen 127.0.0.1:0 --backend-listen 127.0.0.1:0";
     let mut command = program();
-    command.args([
-        "dev",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin-listen",
-        "127.0.0.1:0",
-    ]);
-    command.args(["--backend-listen", "127.0.0.1:0"]);
+    command.arg("dev").args(ports.split(' '));
     let sidecar = Sidecar::spawn(command, tempfile::tempdir().unwrap());
     let now = shown(&sidecar);
-    assert_eq!(
-        setting(&now, "server.drain_min"),
-        (json!("0s"), "dev".into(), json!("5s"))
-    );
+    let chosen = (json!("0s"), "dev".into(), json!("5s"));
+    assert_eq!(setting(&now, "server.drain_min"), chosen);
     assert_eq!(setting(&now, "server.upstream").1, "dev");
 }

@@ -1,12 +1,7 @@
 //! `doctor` before a SQLite file: none yet, in use, somebody else's, in a folder that is not there.
 
-use super::doctor::{doctor, finding};
+use super::doctor::{doctor, finding, is_used, of_store};
 use super::prelude::*;
-
-fn says(report: &Value, what: &str) -> String {
-    let one = finding(report, "store", what);
-    one["says"].as_str().unwrap().to_owned()
-}
 
 #[test]
 fn a_file_from_its_first_day_to_its_last() {
@@ -19,31 +14,23 @@ fn a_file_from_its_first_day_to_its_last() {
     };
     let (report, status) = doctor(&of(&path, ""), &[]);
     assert_eq!(status, Some(0), "{report}");
-    assert!(
-        says(&report, "version").starts_with("SQLite 3."),
-        "{report}"
-    );
-    assert!(says(&report, "data").starts_with("none yet"), "{report}");
+    for (what, says) in [("version", "SQLite 3."), ("data", "none yet")] {
+        assert!(of_store(&report, what).starts_with(says), "{report}");
+    }
     assert!(!path.exists(), "it only reads");
     let sidecar = Sidecar::run(&of(&path, ""));
-    until("it says that it lives", || {
-        let (report, status) = doctor(&of(&path, ""), &[]);
-        assert_eq!(status, Some(0), "{report}");
-        (says(&report, "data") == "ours, 1 live sidecar").then_some(())
-    });
-    assert!(sidecar.metric("ojs_throttle_siblings") < 0.5);
+    is_used(&of(&path, ""), &sidecar);
     let (report, status) = doctor(&of(&path, ""), &[]);
     assert_eq!(status, Some(0), "{report}");
-    assert_eq!(says(&report, "writes"), "allowed", "{report}");
-    assert!(says(&report, "clock").starts_with("the same"), "{report}");
-    assert!(says(&report, "round trip").contains("p99"), "{report}");
+    assert_eq!(of_store(&report, "writes"), "allowed", "{report}");
+    has(of_store(&report, "clock"), "the same");
+    has(of_store(&report, "round trip"), "p99");
     drop(sidecar);
     let fails = |config: &str, words: &[&str], todo: &str| {
         let (report, status) = doctor(config, &[]);
         assert_eq!(status, Some(1), "{report}");
-        let why = says(&report, "reachable");
         for word in words {
-            assert!(why.contains(word), "{word}: {why}");
+            has(of_store(&report, "reachable"), word);
         }
         let found = report["findings"].as_array().unwrap().iter();
         for one in found.filter(|one| one["part"] == "store" && one["level"] == "fail") {
@@ -51,29 +38,17 @@ fn a_file_from_its_first_day_to_its_last() {
         }
     };
     let other = of(&path, "namespace = \"other\"\n");
-    fails(
-        &other,
-        &["limits.db", "it is of the namespace"],
-        "the namespace",
-    );
+    let words = ["limits.db", "it is of the namespace"];
+    fails(&other, &words, "the namespace");
     let text = dir.path().join("text.db");
-    std::fs::write(
-        &text,
-        "no database, but longer than the head of one would be".repeat(9),
-    )
-    .unwrap();
-    fails(
-        &of(&text, ""),
-        &["text.db", "not a database"],
-        "move that file away",
-    );
+    let long = "no database, but longer than the head of one would be";
+    std::fs::write(&text, long.repeat(9)).unwrap();
+    let words = ["text.db", "not a database"];
+    fails(&of(&text, ""), &words, "move that file away");
     let folder = of(dir.path(), "");
     fails(&folder, &["that is a folder"], "name a file in that folder");
-    fails(
-        &of(&dir.path().join("no/limits.db"), ""),
-        &["folder is not there"],
-        "make that folder",
-    );
+    let nowhere = of(&dir.path().join("no/limits.db"), "");
+    fails(&nowhere, &["folder is not there"], "make that folder");
 }
 
 /// A disk of the test's own that can be filled; `None`: this user may not make one.
@@ -139,11 +114,9 @@ fn a_full_disk_is_a_failure_that_is_named() {
         assert_eq!(one["level"], "fail", "{report}");
         Some(one.to_string())
     });
-    assert!(told.contains("disk is full"), "{told}");
-    assert!(
-        !told.contains("`ojs-throttle doctor`"),
-        "it is the doctor: {told}"
-    );
+    has(&told, "disk is full");
+    let names_itself = told.contains("`ojs-throttle doctor`");
+    assert!(!names_itself, "it is the doctor: {told}");
     drop(sidecar);
     disk.fill();
     let (report, status) = doctor(&asks, &[]);

@@ -72,10 +72,8 @@ fn a_trace_goes_on_as_it_came() {
         };
         let all_are = |method: &str, path: &str, body: &str| {
             let (reply, seen) = go(method, path, body);
-            assert!(
-                seen.iter().all(|seen| seen == wanted),
-                "{method} {path}: {seen:?}"
-            );
+            let is_whole = seen.iter().all(|seen| seen == wanted);
+            assert!(is_whole, "{method} {path}: {seen:?}");
             reply
         };
         let fetch = |queue: &str| {
@@ -88,11 +86,8 @@ fn a_trace_goes_on_as_it_came() {
         all_are("GET", "/elsewhere", "");
         let job = json!({"type": "t", "args": [], "options": {"queue": "q"}});
         all_are("POST", "/ojs/v1/jobs", &job.to_string());
-        all_are(
-            "POST",
-            "/ojs/v1/jobs/batch",
-            &json!({"jobs": [job, job]}).to_string(),
-        );
+        let batch = json!({"jobs": [job, job]}).to_string();
+        all_are("POST", "/ojs/v1/jobs/batch", &batch);
         fetch("free");
         let jobs = fetch("q");
         assert_eq!(jobs.len(), 3, "{jobs:?}");
@@ -105,11 +100,8 @@ fn a_trace_goes_on_as_it_came() {
         beats.sort();
         assert_eq!(beats, ["", wanted]);
         all_are("POST", "/ojs/v1/workers/ack", &ended);
-        all_are(
-            "POST",
-            "/ojs/v1/workers/nack",
-            &ended.replace(&jobs[0], &jobs[1]),
-        );
+        let failed = ended.replace(&jobs[0], &jobs[1]);
+        all_are("POST", "/ojs/v1/workers/nack", &failed);
         all_are("DELETE", &format!("/ojs/v1/jobs/{}", jobs[2]), "");
     }
 }
@@ -117,28 +109,16 @@ fn a_trace_goes_on_as_it_came() {
 #[test]
 fn lines_of_a_request_have_the_id_of_its_trace() {
     let backend = Backend::start(Lax::spec());
-    for (server, shown) in [
-        (
-            "",
-            format!(" WARN request{{trace_id={ID}}}: an enqueue is refused id=enqueue_refused "),
-        ),
-        (
-            "log = \"json\"",
-            format!(r#""span":{{"trace_id":"{ID}","name":"request"}}}}"#),
-        ),
-    ] {
+    let human = " WARN request{trace_id=ID}: an enqueue is refused id=enqueue_refused ";
+    let json = r#""span":{"trace_id":"ID","name":"request"}}"#;
+    for (server, shown) in [("", human), ("log = \"json\"", json)] {
         let sidecar = Sidecar::run(&config(backend.addr, server, LIMITS));
         let job = r#"{"type":"t","args":[],"options":{"queue":"full"}}"#;
         for _ in 0..2 {
             send(sidecar.data, "POST", "/ojs/v1/jobs", PARENT, job);
         }
-        let line = until("the refusal", || {
-            sidecar
-                .lines()
-                .into_iter()
-                .find(|line| line.contains("enqueue_refused"))
-        });
-        assert!(line.contains(&shown), "{line}");
+        let line = sidecar.line("enqueue_refused");
+        has(line, &shown.replace("ID", ID));
     }
     let sidecar = Sidecar::run(&config(backend.addr, "", LIMITS));
     let malformed = PARENT.replace("-01", "-1");
@@ -147,12 +127,7 @@ fn lines_of_a_request_have_the_id_of_its_trace() {
         let set = format!(r#"{{"concurrency":1{nth}}}"#);
         send(sidecar.data, "PUT", "/ojs/v1/rate-limits/one", lines, &set);
         let said = format!("limits={set}");
-        let line = until(&said, || {
-            sidecar
-                .lines()
-                .into_iter()
-                .find(|line| line.contains(&said))
-        });
+        let line = sidecar.line(&said);
         assert_eq!(line.contains(ID), nth == 0, "{line}");
     }
 }

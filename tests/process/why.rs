@@ -5,13 +5,11 @@ use super::prelude::*;
 const LIMITS: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n\
     [[policy]]\nname = \"crm\"\nmatch = { type = \"sync.*\" }\nkey = \"crm:{type}\"\nconcurrency = 1\n";
 
-fn why(more: &[&str], environment: &[(&str, &str)]) -> crate::sidecar::process::Ran {
+/// Where the environment says that the sidecar is, if it does.
+fn why(more: &str, admin: Option<&str>) -> crate::sidecar::process::Ran {
     let mut command = program();
-    command.arg("why").args(more);
-    command
-        .env_remove("OJS_THROTTLE_ADMIN")
-        .env_remove("OJS_THROTTLE_TOKEN");
-    command.envs(environment.iter().copied());
+    command.arg("why").args(more.split(' '));
+    command.envs(admin.map(|admin| ("OJS_THROTTLE_ADMIN", admin)));
     ran(&mut command)
 }
 
@@ -20,12 +18,10 @@ fn it_says_who_has_the_slots() {
     let (_backend, sidecar) = pair("", LIMITS);
     let first = enqueue(sidecar.data, "billing", json!({}));
     enqueue(sidecar.data, "billing", json!({}));
-    assert_eq!(
-        fetch(sidecar.data, "billing", 2, "w1").jobs(),
-        std::slice::from_ref(&first)
-    );
+    let started = fetch(sidecar.data, "billing", 2, "w1").jobs();
+    assert_eq!(started, [&*first]);
     let admin = format!("http://{}", sidecar.admin);
-    let said = why(&["--queue", "billing", "--admin", &admin], &[]);
+    let said = why(&format!("--queue billing --admin {admin}"), None);
     assert_eq!(said.status, Some(0), "{}", said.err);
     for words in [
         "why:   1 of 1 slots of key \"stripe\" are taken",
@@ -39,27 +35,14 @@ fn it_says_who_has_the_slots() {
         assert!(said.out.contains(words), "{words}: {}", said.out);
     }
     // The environment says where it is too, and a file says it better.
-    let there = [("OJS_THROTTLE_ADMIN", admin.as_str())];
-    let json = why(&["--key", "stripe", "--json"], &there);
+    let json = why("--key stripe --json", Some(&admin));
     let answer: Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!(answer["limits"][0]["slots"][0]["job"], first.as_str());
-    let text = format!(
-        "[server]\nupstream = \"http://h\"\nadmin_listen = \"{}\"\n",
-        sidecar.admin
-    );
-    let (_dir, path) = file(text);
-    let nowhere = [("OJS_THROTTLE_ADMIN", "http://127.0.0.1:1")];
-    let by_file = why(
-        &["--job", &first, "--config", path.to_str().unwrap()],
-        &nowhere,
-    );
-    assert!(
-        by_file
-            .out
-            .contains("the job runs: worker \"w1\" has it since"),
-        "{}",
-        by_file.out
-    );
+    let server = "[server]\nupstream = \"http://h\"\n";
+    let (_dir, path) = file(format!("{server}admin_listen = \"{}\"\n", sidecar.admin));
+    let asked = format!("--job {first} --config {}", path.display());
+    let by_file = why(&asked, Some("http://127.0.0.1:1"));
+    has(by_file.out, "the job runs: worker \"w1\" has it since");
 }
 
 #[test]
@@ -72,43 +55,28 @@ fn it_says_what_a_job_costs_and_whose_turn_it_is() {
     }
     fetch(sidecar.data, "big", 2, "w1");
     let list = get(sidecar.data, "/ojs/v1/rate-limits/gb").json();
-    assert_eq!(
-        (&list["unit"], &list["active"]),
-        (&json!("cost"), &json!(8))
-    );
-    let admin = format!("http://{}", sidecar.admin);
-    let said = why(&["--key", "gb", "--admin", &admin], &[]);
-    let words = "  turn       t, weight 3: 1 held\n";
-    assert!(said.out.contains(words), "{}", said.out);
+    assert_eq!(list["unit"], "cost");
+    assert_eq!(list["active"], 8);
+    let said = why(&format!("--key gb --admin http://{}", sidecar.admin), None);
+    has(said.out, "  turn       t, weight 3: 1 held\n");
 }
 
 #[test]
 fn its_exit_status_says_what_went_wrong() {
     let (_backend, sidecar) = pair("", LIMITS);
-    let admin = format!("http://{}", sidecar.admin);
+    let nobody = "no sidecar answers at http://127.0.0.1:1 (the port cannot be reached";
     for (more, status, words) in [
-        (vec!["--key", "nobody", "--admin", &admin], 1, "nobody"),
-        (vec!["--admin", &admin], 2, "--queue"),
-        (vec!["--queue", "a", "--key", "b"], 2, "--key"),
-        (
-            vec!["--queue", "a", "--admin", "nonsense"],
-            2,
-            "\"nonsense\" is no URL",
-        ),
-        (
-            vec!["--type", "a", "--meta", "tenant"],
-            2,
-            "write NAME=VALUE",
-        ),
-        (
-            vec!["--queue", "a", "--admin", "http://127.0.0.1:1"],
-            3,
-            "no sidecar answers at http://127.0.0.1:1 (the port cannot be reached",
-        ),
+        ("--key nobody --admin HERE", 1, "nobody"),
+        ("--admin HERE", 2, "--queue"),
+        ("--queue a --key b", 2, "--key"),
+        ("--queue a --admin nonsense", 2, "\"nonsense\" is no URL"),
+        ("--type a --meta tenant", 2, "write NAME=VALUE"),
+        ("--queue a --admin http://127.0.0.1:1", 3, nobody),
     ] {
-        let said = why(&more, &[]);
-        assert_eq!(said.status, Some(status), "{more:?}: {}", said.err);
-        assert!(said.err.contains(words), "{more:?}: {}", said.err);
+        let here = format!("http://{}", sidecar.admin);
+        let said = why(&more.replace("HERE", &here), None);
+        assert_eq!(said.status, Some(status), "{more}: {}", said.err);
+        assert!(said.err.contains(words), "{more}: {}", said.err);
         assert!(said.out.is_empty());
     }
 }

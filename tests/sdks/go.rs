@@ -53,19 +53,11 @@ fn head(call: &Call) -> Vec<(&'static str, String)> {
     head
 }
 
-const OPTIONS: [&str; 8] = [
-    "queue",
-    "priority",
-    "timeout_ms",
-    "delay_until",
-    "retry",
-    "unique",
-    "tags",
-    "visibility_timeout_ms",
-];
+const OPTIONS: &str =
+    "queue priority timeout_ms delay_until retry unique tags visibility_timeout_ms";
 
 fn enqueue(job: &NewJob) -> String {
-    sdk::type_first(job, &OPTIONS)
+    sdk::type_first(job, OPTIONS)
 }
 
 fn fetch(fetch: &Fetch) -> String {

@@ -59,19 +59,11 @@ fn head(call: &Call) -> Vec<(&'static str, String)> {
     head
 }
 
-const OPTIONS: [&str; 8] = [
-    "queue",
-    "priority",
-    "timeout_ms",
-    "delay_until",
-    "tags",
-    "visibility_timeout_ms",
-    "retry",
-    "unique",
-];
+const OPTIONS: &str =
+    "queue priority timeout_ms delay_until tags visibility_timeout_ms retry unique";
 
 fn enqueue(job: &NewJob) -> String {
-    sdk::type_first(job, &OPTIONS)
+    sdk::type_first(job, OPTIONS)
 }
 
 fn fetch(fetch: &Fetch) -> String {

@@ -53,18 +53,10 @@ fn head(call: &Call) -> Vec<(&'static str, String)> {
     head
 }
 
-const OPTIONS: [&str; 7] = [
-    "queue",
-    "priority",
-    "timeout_ms",
-    "delay_until",
-    "retry",
-    "unique",
-    "tags",
-];
+const OPTIONS: &str = "queue priority timeout_ms delay_until retry unique tags";
 
 fn enqueue(job: &NewJob) -> String {
-    sdk::type_first(job, &OPTIONS)
+    sdk::type_first(job, OPTIONS)
 }
 
 fn fetch(fetch: &Fetch) -> String {

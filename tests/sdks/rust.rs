@@ -58,21 +58,13 @@ fn in_path(queue: &str) -> String {
 
 /// Members in the order of their names.
 fn enqueue(job: &NewJob) -> String {
-    const OPTIONS: [&str; 8] = [
-        "delay_until",
-        "priority",
-        "queue",
-        "retry",
-        "tags",
-        "timeout_ms",
-        "unique",
-        "visibility_timeout_ms",
-    ];
+    const OPTIONS: &str =
+        "delay_until priority queue retry tags timeout_ms unique visibility_timeout_ms";
     format!(
         "{{\"args\":{}{}{},\"type\":\"{}\"}}",
         job.args,
         job.meta_member(),
-        job.options_member(&OPTIONS),
+        job.options_member(OPTIONS),
         job.kind
     )
 }

@@ -145,9 +145,9 @@ impl NewJob {
     }
 
     /// `options` in an SDK's order, or nothing.
-    pub fn options_member(&self, order: &[&str]) -> String {
+    pub fn options_member(&self, order: &str) -> String {
         let mut options = self.options.clone();
-        options.sort_by_key(|(name, _)| order.iter().position(|known| known == name));
+        options.sort_by_key(|(name, _)| order.split(' ').position(|known| known == *name));
         let members: Vec<String> = (options.iter())
             .map(|(name, value)| format!("\"{name}\":{value}"))
             .collect();
@@ -215,7 +215,7 @@ pub fn jobs(jobs: &[NewJob], one: impl Fn(&NewJob) -> String) -> String {
 }
 
 /// A job as three of the four SDKs write it, with `options` in this order.
-pub fn type_first(job: &NewJob, options: &[&str]) -> String {
+pub fn type_first(job: &NewJob, options: &str) -> String {
     let (meta, options) = (job.meta_member(), job.options_member(options));
     format!(
         "{{\"type\":\"{}\",\"args\":{}{meta}{options}}}",

@@ -112,13 +112,16 @@ impl Answer {
     }
 
     pub fn ok() -> Answer {
-        Answer::new(200, "{}").header("Content-Type", "application/json")
+        Answer::json("{}")
+    }
+
+    pub fn json(body: impl Into<Vec<u8>>) -> Answer {
+        Answer::new(200, body).header("Content-Type", "application/json")
     }
 
     /// As a backend says it.
     pub fn ojs(body: impl ToString) -> Answer {
-        let json = Answer::new(200, body.to_string()).header("Content-Type", "application/json");
-        json.header("OJS-Version", "1.0")
+        Answer::json(body.to_string()).header("OJS-Version", "1.0")
     }
 
     pub fn header(mut self, name: &str, value: &str) -> Answer {

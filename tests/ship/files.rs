@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::queries::{declared, named};
-use crate::sidecar::process::{Ran, file, program, ran};
+use crate::sidecar::process::{file, has, program, ran, run};
 
 /// Where the image has the program, and the unit.
 pub const INSTALLED: &str = "/usr/local/bin/ojs-throttle";
@@ -41,14 +41,20 @@ fn yaml(text: &str) -> Vec<Value> {
         .collect()
 }
 
+/// The one document of a YAML text.
+fn document(text: &str) -> Value {
+    let mut all = yaml(text);
+    assert_eq!(all.len(), 1, "one document");
+    all.remove(0)
+}
+
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}"))
 }
 
 fn list(value: &Value) -> &Vec<Value> {
-    value
-        .as_array()
-        .unwrap_or_else(|| panic!("no list: {value}"))
+    let list = value.as_array();
+    list.unwrap_or_else(|| panic!("no list: {value}"))
 }
 
 /// The one of a list with this name.
@@ -66,9 +72,7 @@ pub struct Alert {
 
 /// All rules by their names.
 pub fn alerts() -> BTreeMap<String, Alert> {
-    let [rules] = &yaml(example("alerts"))[..] else {
-        panic!("one document");
-    };
+    let rules = document(example("alerts"));
     let texts = |of: &Value| serde_json::from_value(of.clone()).unwrap();
     let groups = list(&rules["groups"]).iter();
     let rules = groups.flat_map(|group| list(&group["rules"]));
@@ -103,21 +107,18 @@ pub fn panels() -> Vec<Panel> {
             row = title;
             continue;
         }
-        let targets = || list(&panel["targets"]).iter();
+        let each = |member: &str| {
+            let targets = list(&panel["targets"]).iter();
+            targets.map(|of| text(&of[member]).to_owned()).collect()
+        };
         panels.push(Panel {
             row: row.clone(),
             title,
-            queries: targets().map(|of| text(&of["expr"]).to_owned()).collect(),
-            legends: targets()
-                .map(|of| text(&of["legendFormat"]).to_owned())
-                .collect(),
+            queries: each("expr"),
+            legends: each("legendFormat"),
         });
     }
     panels
-}
-
-fn run(arguments: &[&str]) -> Ran {
-    ran(program().args(arguments))
 }
 
 #[test]
@@ -129,17 +130,17 @@ fn the_program_prints_every_file_as_it_is() {
             .map(|name| read(&format!("src/ship/{name}")))
             .collect();
     shipped.insert(read("config.example.toml"));
-    let list = run(&["example"]);
+    let list = run("example");
     assert_eq!((list.status, list.err.as_str()), (Some(0), ""));
     let mut printed = BTreeSet::new();
     for file in EXAMPLES {
         let line = format!("  {:<11} {}\n", file.name, file.about);
         assert!(list.out.contains(&line), "{line}: {}", list.out);
-        let done = run(&["example", file.name]);
+        let done = run(&format!("example {}", file.name));
         assert_eq!((done.status, done.err.as_str()), (Some(0), ""));
         printed.insert(done.out);
     }
-    for schema in [&["schema"][..], &["schema", "openapi"]] {
+    for schema in ["schema", "schema openapi"] {
         printed.insert(run(schema).out);
     }
     assert_eq!(printed, shipped);
@@ -147,15 +148,11 @@ fn the_program_prints_every_file_as_it_is() {
 
 #[test]
 fn a_file_that_there_is_not_is_answered_with_those_that_there_are() {
-    let done = run(&["example", "helm"]);
+    let done = run("example helm");
     assert_eq!((done.status, done.out.as_str()), (Some(2), ""));
-    assert!(
-        done.err.contains("no example called \"helm\""),
-        "{}",
-        done.err
-    );
+    has(&done.err, "no example called \"helm\"");
     for file in EXAMPLES {
-        assert!(done.err.contains(file.about), "{}", done.err);
+        has(&done.err, file.about);
     }
 }
 
@@ -166,11 +163,8 @@ fn what_the_files_tell_to_run_can_be_run() {
         for after in file.text.split("ojs-throttle help ").skip(1) {
             let chapter = after.split(|c: char| !c.is_alphanumeric() && c != '-');
             let chapter = chapter.into_iter().next().unwrap();
-            assert!(
-                manual::chapter(chapter).is_some(),
-                "{}: {chapter}",
-                file.name
-            );
+            let is_there = manual::chapter(chapter).is_some();
+            assert!(is_there, "{}: {chapter}", file.name);
             found += 1;
         }
         for after in file.text.split("ojs-throttle example ").skip(1) {
@@ -194,11 +188,10 @@ fn checked(config: &str, variables: &[(&str, &str)]) -> Settings {
     for (name, _) in variables {
         assert!(config.contains(&format!("${{{name}}}")), "{name}");
     }
-    let config = variables
-        .iter()
-        .fold(config.to_owned(), |config, (name, value)| {
-            config.replace(&format!("${{{name}}}"), value)
-        });
+    let given = |config: String, (name, value): &(&str, &str)| {
+        config.replace(&format!("${{{name}}}"), value)
+    };
+    let config = variables.iter().fold(config.to_owned(), given);
     Settings::parse(&config, "shipped.toml").unwrap_or_else(|report| panic!("{report}"))
 }
 
@@ -237,9 +230,8 @@ fn kubernetes_agrees_with_the_program_and_the_image() {
     };
     let (map, secret) = (kind("ConfigMap"), kind("Secret"));
     let secrets = secret["stringData"].as_object().unwrap().iter();
-    let secrets: Vec<(&str, &str)> = secrets
-        .map(|(name, value)| (name.as_str(), text(value)))
-        .collect();
+    let secrets = secrets.map(|(name, value)| (name.as_str(), text(value)));
+    let secrets: Vec<(&str, &str)> = secrets.collect();
     let (path, folder) = config_of_image();
     let name = path.rsplit_once('/').unwrap().1;
     let given = text(&map["data"][name]);
@@ -264,25 +256,18 @@ fn kubernetes_agrees_with_the_program_and_the_image() {
     assert_eq!(sidecar["restartPolicy"], "Always");
     let version = format!("ojs-throttle:{}", env!("CARGO_PKG_VERSION"));
     assert_eq!(sidecar["image"], version.as_str());
-    assert_eq!(
-        sidecar["args"],
-        serde_json::json!(["run", "--config", path])
-    );
+    assert_eq!(*list(&sidecar["args"]), ["run", "--config", &path]);
     // The folder is a volume, which is the map.
     let mount = by_name(&sidecar["volumeMounts"], "config");
-    assert_eq!(
-        (&mount["mountPath"], mount.get("subPath")),
-        (&folder.into(), None)
-    );
+    assert_eq!(mount["mountPath"], folder);
+    assert_eq!(mount.get("subPath"), None);
     let volume = by_name(&spec["volumes"], "config");
     assert_eq!(volume["configMap"]["name"], map["metadata"]["name"]);
     let mount = by_name(&sidecar["volumeMounts"], "tls");
     assert_eq!(mount["mountPath"], "/etc/ojs-throttle-tls");
     let volume = by_name(&spec["volumes"], "tls");
-    let made = format!(
-        "create secret tls {} ",
-        text(&volume["secret"]["secretName"])
-    );
+    let secret_name = text(&volume["secret"]["secretName"]);
+    let made = format!("create secret tls {secret_name} ");
     assert!(example("kubernetes").contains(&made), "{made}");
     let from = &sidecar["envFrom"][0]["secretRef"]["name"];
     assert_eq!(from, &secret["metadata"]["name"]);
@@ -313,11 +298,8 @@ fn kubernetes_agrees_with_the_program_and_the_image() {
     assert_eq!(by_name(&worker["env"], "OJS_URL")["value"], url.as_str());
 
     let (policy, monitor) = (kind("NetworkPolicy"), kind("PodMonitor"));
-    let selectors = [
-        &deployment["spec"]["selector"],
-        &policy["spec"]["podSelector"],
-    ];
-    for selector in selectors {
+    let selected = &deployment["spec"]["selector"];
+    for selector in [selected, &policy["spec"]["podSelector"]] {
         assert_eq!(&selector["matchLabels"], labels);
     }
     let watched = &monitor["spec"]["selector"]["matchExpressions"][0];
@@ -327,15 +309,11 @@ fn kubernetes_agrees_with_the_program_and_the_image() {
         assert!(list(&watched["values"]).contains(app), "{name}");
     }
     let ingress = list(&policy["spec"]["ingress"]);
-    assert_eq!(
-        (ingress.len(), &ingress[0]["ports"][0]["port"]),
-        (1, &"admin".into())
-    );
+    assert_eq!(ingress.len(), 1);
+    assert_eq!(ingress[0]["ports"][0]["port"], "admin");
     let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
-    assert_eq!(
-        (&endpoint["port"], &endpoint["path"], &endpoint["scheme"]),
-        (&"admin".into(), &"/metrics".into(), &"https".into())
-    );
+    let said = ["port", "path", "scheme"].map(|member| &endpoint[member]);
+    assert_eq!(said, ["admin", "/metrics", "https"]);
 }
 
 fn deployment_of<'a>(documents: &'a [Value], name: &str) -> &'a Value {
@@ -360,15 +338,8 @@ fn producers_of_kubernetes_reach_a_sidecar() {
     let sidecar = &pod["spec"]["containers"][0];
     let beside = &deployment_of(&documents, "worker")["spec"]["template"]["spec"];
     let worker_s = by_name(&beside["initContainers"], "ojs-throttle");
-    let same = [
-        "image",
-        "envFrom",
-        "livenessProbe",
-        "readinessProbe",
-        "resources",
-        "securityContext",
-    ];
-    for same in same {
+    let same = "image envFrom livenessProbe readinessProbe resources securityContext";
+    for same in same.split(' ') {
         assert_eq!(sidecar[same], worker_s[same], "{same}");
     }
     let mount = by_name(&sidecar["volumeMounts"], "config");
@@ -380,23 +351,16 @@ fn producers_of_kubernetes_reach_a_sidecar() {
         panic!("no run");
     };
     assert_eq!(run.config.unwrap().to_str(), Some(&*config_of_image().0));
-    let listens = run
-        .listen
-        .expect("the default is for the pod alone")
-        .to_string();
+    let listens = run.listen.expect("the default is for the pod alone");
     let port = &service["spec"]["ports"][0];
-    assert_eq!(listens, format!("0.0.0.0:{}", port["port"]));
+    assert_eq!(listens.to_string(), format!("0.0.0.0:{}", port["port"]));
     let named = by_name(&sidecar["ports"], text(&port["targetPort"]));
     assert_eq!(named["containerPort"], port["port"]);
-    let url = format!(
-        "http://{}:{}",
-        text(&service["metadata"]["name"]),
-        port["port"]
-    );
+    let name = text(&service["metadata"]["name"]);
+    let url = format!("http://{name}:{}", port["port"]);
     assert!(example("kubernetes").contains(&url), "{url}");
-    let grace = pod["spec"]["terminationGracePeriodSeconds"]
-        .as_u64()
-        .unwrap();
+    let grace = &pod["spec"]["terminationGracePeriodSeconds"];
+    let grace = grace.as_u64().unwrap();
     let needed = ServerSettings::default().drain_timeout.as_secs() + CONNECTIONS;
     assert!(grace > needed, "{grace}");
 }
@@ -415,9 +379,7 @@ fn interpolated(text: &str) -> String {
 
 #[test]
 fn compose_agrees_with_the_program_and_its_own_files() {
-    let [compose] = &yaml(example("compose"))[..] else {
-        panic!("one document");
-    };
+    let compose = document(example("compose"));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ship");
     let (services, configs) = (&compose["services"], &compose["configs"]);
     let content = |name: &str| interpolated(text(&configs[name]["content"]));
@@ -430,10 +392,8 @@ fn compose_agrees_with_the_program_and_its_own_files() {
             targets.insert(source, (service.as_str(), target));
         }
         if let Some(build) = of.get("build") {
-            assert!(
-                folder.join(text(build)).join("Dockerfile").exists(),
-                "{service}"
-            );
+            let dockerfile = folder.join(text(build)).join("Dockerfile");
+            assert!(dockerfile.exists(), "{service}");
         }
         for needed in of["depends_on"].as_array().into_iter().flatten() {
             assert!(services.get(text(needed)).is_some(), "{service}");
@@ -470,33 +430,20 @@ fn compose_agrees_with_the_program_and_its_own_files() {
     assert!(dev.backend_listen.ip().is_unspecified());
     assert!(content("throttle").contains("\"redis://redis:6379\""));
 
-    let [prometheus] = &yaml(&content("prometheus"))[..] else {
-        panic!("one document");
-    };
-    assert_eq!(
-        targets["prometheus"],
-        ("prometheus", "/etc/prometheus/prometheus.yml")
-    );
+    let prometheus = document(&content("prometheus"));
+    let read = "/etc/prometheus/prometheus.yml";
+    assert_eq!(targets["prometheus"], ("prometheus", read));
     let rules = text(&prometheus["rule_files"][0]);
     assert_eq!(targets["alerts"], ("prometheus", rules));
     let target = &prometheus["scrape_configs"][0]["static_configs"][0]["targets"];
-    assert_eq!(
-        target,
-        &serde_json::json!([format!("sidecar:{}", admin_port())])
-    );
-    let [sources] = &yaml(&content("datasources"))[..] else {
-        panic!("one document");
-    };
+    assert_eq!(*list(target), [format!("sidecar:{}", admin_port())]);
+    let sources = document(&content("datasources"));
     assert_eq!(sources["datasources"][0]["url"], "http://prometheus:9090");
-    let [providers] = &yaml(&content("dashboards"))[..] else {
-        panic!("one document");
-    };
+    let providers = document(&content("dashboards"));
     let folder = text(&providers["providers"][0]["options"]["path"]);
     let (service, shown) = targets["dashboard"];
-    assert_eq!(
-        (service, shown.rsplit_once('/').unwrap().0),
-        ("grafana", folder)
-    );
+    let there = shown.rsplit_once('/').unwrap().0;
+    assert_eq!((service, there), ("grafana", folder));
     let home = &services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"];
     assert_eq!(home, shown);
 }
@@ -584,10 +531,8 @@ fn every_alert_looks_at_what_there_is_and_says_what_to_do() {
         let heading = format!("\n## {}\n", alert.annotations["section"]);
         assert!(incidents.contains(&heading), "{name}: {heading}");
         let severity = alert.labels["severity"].as_str();
-        assert!(
-            ["critical", "warning", "info"].contains(&severity),
-            "{name}"
-        );
+        let is_known = ["critical", "warning", "info"].contains(&severity);
+        assert!(is_known, "{name}");
     }
 }
 
@@ -657,16 +602,8 @@ fn every_panel_asks_for_what_there_is() {
     let panels = panels();
     let mut rows: Vec<&str> = panels.iter().map(|panel| panel.row.as_str()).collect();
     rows.dedup();
-    let expected = [
-        "Health",
-        "Limits",
-        "Waiting jobs",
-        "Calls",
-        "Backpressure",
-        "Fleet and store",
-        "Shadow",
-    ];
-    assert_eq!(rows, expected);
+    let expected = "Health, Limits, Waiting jobs, Calls, Backpressure, Fleet and store, Shadow";
+    assert_eq!(rows.join(", "), expected);
     for panel in &panels {
         assert!(!panel.queries.is_empty(), "{}", panel.title);
         for (query, legend) in panel.queries.iter().zip(&panel.legends) {

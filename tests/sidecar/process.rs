@@ -41,6 +41,13 @@ pub fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     until(what, look);
 }
 
+/// Fails, and shows the text, unless it has this part.
+#[track_caller]
+pub fn has(text: impl AsRef<str>, part: &str) {
+    let text = text.as_ref();
+    assert!(text.contains(part), "no {part:?} in: {text}");
+}
+
 /// Tells threads to stop whatever becomes of the test: a scope waits for them also where it fails.
 pub struct Ends<'a>(pub &'a AtomicBool);
 
@@ -207,6 +214,11 @@ pub fn file(text: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
+/// Runs the program with these words to its end.
+pub fn run(words: &str) -> Ran {
+    ran(program().args(words.split_whitespace()))
+}
+
 /// The program that runs with this config, and the folder of that.
 pub fn run_with(config: impl AsRef<[u8]>) -> (tempfile::TempDir, Command) {
     let (dir, path) = file(config);
@@ -341,12 +353,18 @@ impl Sidecar {
         self.lines().join("\n")
     }
 
+    /// Waits for the first line of its log with these words.
+    pub fn line(&self, words: &str) -> String {
+        let has = |line: &String| line.contains(words);
+        until(words, || self.lines().into_iter().find(has))
+    }
+
     /// Waits until `/readyz` says this.
     pub fn state(&self, word: &str) {
-        until(word, || {
+        let status = if word == "ready" { 200 } else { 503 };
+        wait(word, || {
             let page = get(self.admin, "/readyz");
-            let status = if word == "ready" { 200 } else { 503 };
-            (page.body.trim() == word && page.status == status).then_some(())
+            page.body.trim() == word && page.status == status
         });
     }
 
@@ -360,6 +378,11 @@ impl Sidecar {
         let value = |line: &str| Some(line.strip_prefix(series)?.strip_prefix(' ')?.to_owned());
         let value = page.lines().find_map(value);
         value.map_or(0.0, |value| value.trim().parse().unwrap())
+    }
+
+    /// Waits until a series has this value.
+    pub fn shows(&self, series: &str, value: f64) {
+        wait(series, || self.metric(series) == value);
     }
 
     pub fn signal(&self, name: &str) {

@@ -32,31 +32,17 @@ fn each_page_is_for_everyone() {
     let path = format!("/ojs/v1/rate-limits/{}", long());
     assert_eq!(ask(sidecar.data, "PUT", &path, &set).status, 200);
     let browser = Browser::open();
+    let key = format!("#key={}", long());
     for (route, ready) in [
-        (
-            "",
-            "document.querySelector('#limits [data-row]')".to_owned(),
-        ),
-        (
-            &format!("#key={}", long()),
-            "document.querySelector('#slots [data-row]')".to_owned(),
-        ),
-        (
-            "#queue=billing",
-            "document.querySelector('#applies [data-row]')".to_owned(),
-        ),
-        (
-            "#settings",
-            "document.querySelector('#settings [data-row]')".to_owned(),
-        ),
-        (
-            &format!("#key={}", long()),
-            "document.querySelector('#limit').click() || true".to_owned(),
-        ),
+        ("", "('#limits [data-row]')"),
+        (&*key, "('#slots [data-row]')"),
+        ("#queue=billing", "('#applies [data-row]')"),
+        ("#settings", "('#settings [data-row]')"),
+        (&key, "('#limit').click() || true"),
     ] {
         browser.go("about:blank");
         browser.go(&format!("http://{}/{route}", sidecar.admin));
-        browser.until(&ready);
+        browser.until(&format!("document.querySelector{ready}"));
         audit::names(&browser, route);
         audit::narrow(&browser, route);
         audit::reachable(&browser, route);

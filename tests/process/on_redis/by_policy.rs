@@ -19,9 +19,7 @@ fn it_binds_at_all_sidecars_of_a_store() {
     assert_eq!(started(a, "wa").len(), 5);
     desk.done("pause --policy per-customer --for 1h");
     of_tenants(b, &["a", "b", "c"]);
-    wait("the other one knows", || {
-        other.metric("ojs_throttle_paused_keys") == 1.0
-    });
+    other.shows("ojs_throttle_paused_keys", 1.0);
     for to in [a, b] {
         assert!(started(to, "w").is_empty());
     }

@@ -2,7 +2,7 @@
 
 use redis::Commands;
 
-use crate::process::doctor::{doctor, finding};
+use crate::process::doctor::{doctor, finding, is_new, is_used, of_store};
 use crate::process::prelude::*;
 
 fn examined(backend: &Backend, url: &str, more: &[&str]) -> (Value, Option<i32>) {
@@ -22,34 +22,17 @@ fn fails(report: &Value, what: &str, words: &[&str]) {
 #[test]
 fn a_store_that_is_well() {
     let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
-    let (report, status) = examined(&backend, &store.url(), &[]);
-    assert_eq!(status, Some(0), "{report}");
-    let says = |report: &Value, what: &str| {
-        let one = finding(report, "store", what);
-        one["says"].as_str().unwrap().to_owned()
-    };
-    let version = says(&report, "version");
-    assert!(
-        version.starts_with("Redis ") || version.starts_with("Valkey "),
-        "{report}"
-    );
-    assert!(says(&report, "data").starts_with("none yet"), "{report}");
-    assert!(says(&report, "clock").starts_with("the same"), "{report}");
-    assert!(says(&report, "round trip").contains("p99"), "{report}");
+    let rest = format!("[store]\nurl = \"{}\"\n", store.url());
+    let text = config(backend.addr, "", &rest);
+    let version = of_store(&doctor(&text, &[]).0, "version");
+    let kind = ["Redis ", "Valkey "]
+        .into_iter()
+        .find(|kind| version.starts_with(kind));
+    is_new(&text, kind.expect(&version));
     let mut client = redis::Client::open(store.url()).unwrap();
     let keys: Vec<String> = client.keys("*").unwrap();
     assert!(keys.is_empty(), "it only reads: {keys:?}");
-    // With a sidecar there, which it does not disturb.
-    let rest = format!("[store]\nurl = \"{}\"\n", store.url());
-    let sidecar = Sidecar::run(&config(backend.addr, "", &rest));
-    until("it says that it lives", || {
-        let (report, status) = examined(&backend, &store.url(), &[]);
-        assert_eq!(status, Some(0), "{report}");
-        (says(&report, "data") == "ours, 1 live sidecar").then_some(())
-    });
-    assert!(sidecar.metric("ojs_throttle_siblings") < 0.5);
-    let (report, _) = examined(&backend, &store.url(), &["--probe"]);
-    assert_eq!(says(&report, "writes"), "allowed", "{report}");
+    is_used(&text, &Sidecar::run(&text));
 }
 
 /// An operator's secret has any character, and stands in a file.
@@ -87,11 +70,7 @@ fn a_store_s_password_or_its_url_is_in_a_file() {
     command.env("OJS_THROTTLE_STORE_URL", bare.replace("://", "://:other@"));
     let done = ran(&mut command);
     assert_eq!(done.status, Some(78), "{}", done.err);
-    assert!(
-        done.err.contains("has no place in `store.url`"),
-        "{}",
-        done.err
-    );
+    has(&done.err, "has no place in `store.url`");
 }
 
 #[test]
@@ -156,11 +135,8 @@ fn a_store_that_is_down() {
     store.kill();
     let (report, status) = examined(&backend, &store.url(), &[]);
     assert_eq!(status, Some(1), "{report}");
-    fails(
-        &report,
-        "reachable",
-        &["not available", &store.port.to_string()],
-    );
+    let port = store.port.to_string();
+    fails(&report, "reachable", &["not available", &port]);
     // The backend is looked at all the same.
     assert_eq!(finding(&report, "backend", "reachable")["level"], "ok");
 }
@@ -172,11 +148,8 @@ fn a_wrong_password_and_missing_rights() {
     let (report, status) = examined(&backend, &store.url(), &[]);
     assert_eq!(status, Some(1), "{report}");
     fails(&report, "reachable", &["cannot be used"]);
-    let url = |login: &str| {
-        store
-            .url()
-            .replace("redis://", &format!("redis://{login}@"))
-    };
+    let bare = store.url();
+    let url = |login: &str| bare.replace("redis://", &format!("redis://{login}@"));
     let (report, status) = examined(&backend, &url(":WRONG-CANARY"), &[]);
     assert_eq!(status, Some(1), "{report}");
     fails(&report, "reachable", &["cannot be used"]);
@@ -187,13 +160,9 @@ fn a_wrong_password_and_missing_rights() {
                   +@scripting +@pubsub +@fast -@dangerous +time +info";
     for (user, more, status) in [("ojs", "", 0), ("reader", "-@write", 1)] {
         let mut acl = redis::cmd("ACL");
-        acl.arg("SETUSER").arg(user);
-        acl.arg(
-            rights
-                .split_whitespace()
-                .chain(more.split_whitespace())
-                .collect::<Vec<_>>(),
-        );
+        let rights = [rights.split_whitespace(), more.split_whitespace()];
+        let rights: Vec<_> = rights.into_iter().flatten().collect();
+        acl.arg("SETUSER").arg(user).arg(rights);
         acl.exec(&mut client).unwrap();
         let login = url(&format!("{user}:PASS"));
         let (report, ended) = examined(&backend, &login, &["--probe"]);
@@ -211,11 +180,8 @@ fn data_of_somebody_else() {
     let _: () = client.set("{ojs-throttle}:meta", "mine").unwrap();
     let (report, status) = examined(&backend, &store.url(), &[]);
     assert_eq!(status, Some(1), "{report}");
-    fails(
-        &report,
-        "reachable",
-        &["{ojs-throttle}:", "store.namespace"],
-    );
+    let words = ["{ojs-throttle}:", "store.namespace"];
+    fails(&report, "reachable", &words);
     let _: () = client.del("{ojs-throttle}:meta").unwrap();
     let _: () = client.hset("{ojs-throttle}:meta", "format", "7").unwrap();
     let (report, _) = examined(&backend, &store.url(), &[]);

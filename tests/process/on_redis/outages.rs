@@ -97,9 +97,7 @@ fn jobs_that_are_offered_outlive_a_store_that_is_emptied() {
     };
     wait("they are offered", || rows() == 6);
     // Until a sibling has them they wait here.
-    wait("they are counted", || {
-        a.metric("ojs_rate_limit_waiting{key=\"t\"}") == 5.0
-    });
+    a.shows("ojs_rate_limit_waiting{key=\"t\"}", 5.0);
     assert_eq!(cli(store.port, &["FLUSHALL"]), "OK");
     wait("they are offered again", || {
         assert_eq!(held(), 5.0, "{}", a.log());
@@ -416,9 +414,7 @@ fn a_sidecar_whose_store_was_never_there_is_not_ready() {
     until("it says that it is ready", || said().then_some(()));
     // One that was there does not make it unready.
     store.kill();
-    wait("it is lost", || {
-        sidecar.metric("ojs_throttle_store_up") < 0.5
-    });
+    sidecar.shows("ojs_throttle_store_up", 0.0);
     sidecar.state("ready");
 }
 
@@ -448,9 +444,7 @@ pub fn alone_it_goes_on_with_the_whole(url: &str, lose: impl FnOnce()) {
         got
     };
     assert_eq!((all("s").len(), all("r").len()), (2, 2));
-    wait("it knows that it is alone", || {
-        sidecar.metric("ojs_throttle_siblings") < 0.5
-    });
+    sidecar.shows("ojs_throttle_siblings", 0.0);
     std::thread::sleep(Duration::from_secs(2));
     lose();
     wait("it knows that it is lost", || {
@@ -465,11 +459,7 @@ pub fn alone_it_goes_on_with_the_whole(url: &str, lose: impl FnOnce()) {
     }
     assert_eq!(all("s").len(), 10 * 2 - 2, "{}", sidecar.log());
     assert_eq!(all("r").len(), 10 * 3 - 2, "two had started before");
-    assert!(
-        sidecar
-            .log()
-            .contains("this one goes on with all of each limit")
-    );
+    has(sidecar.log(), "this one goes on with all of each limit");
     for queue in ["s", "r"] {
         let said = get(sidecar.admin, &format!("/throttle/v1/why?queue={queue}")).body;
         assert!(!said.contains("its part"), "{said}");
