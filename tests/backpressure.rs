@@ -37,6 +37,6 @@ mod prelude {
 
     pub use super::depth::logged;
     pub use super::rig::{config, directly, full, job, number, told, waiting};
-    pub use crate::sidecar::client::{Client, Reply, id};
+    pub use crate::sidecar::client::{Client, Reply, id, plain};
     pub use crate::sidecar::simulated::simulated;
 }

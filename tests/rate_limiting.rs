@@ -58,7 +58,7 @@ mod prelude {
     pub use super::rig::{Rig, work};
     pub use crate::faulty::{Fault, Faulty};
     pub use crate::sidecar::NOON;
-    pub use crate::sidecar::client::{Client, Reply, id, ids};
+    pub use crate::sidecar::client::{Client, Reply, id, ids, plain};
     pub use crate::sidecar::listen::Listener;
     pub use crate::sidecar::simulated::{Sidecar, Start, backend, simulated};
 }

@@ -9,18 +9,11 @@ const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 2\nstrategy = \"block\"
 
 /// A batch for these queues that would wait for 10 s.
 fn waits(client: &Client, queues: &[&str]) -> JoinHandle<u16> {
-    let jobs: Vec<_> = queues
-        .iter()
-        .map(|queue| crate::backpressure::rig::job(queue))
-        .collect();
+    let jobs: Vec<_> = queues.iter().map(|queue| job(queue)).collect();
     let (client, body) = (client.clone(), json!({"jobs": jobs}).to_string());
     tokio::spawn(async move {
-        let headers = [
-            ("ojs-block-timeout", "10"),
-            ("content-type", "application/json"),
-        ];
-        let path = "/ojs/v1/jobs/batch";
-        client.send(Method::POST, path, &headers, body).await.status
+        let client = client.with("ojs-block-timeout", "10");
+        client.post("/ojs/v1/jobs/batch", body).await.status
     })
 }
 
@@ -36,12 +29,10 @@ fn waits_alone(client: &Client, seconds: &'static str) -> JoinHandle<(u16, Insta
 /// BP-R002: accepted when room appears, 429 when the time is over, at once without a timeout.
 #[tokio::test(start_paused = true)]
 async fn a_blocked_enqueue_gets_the_room_that_appears() {
-    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    let (_pair, client) = simulated(Lax::spec(), FILE).await;
     client.fill("q", 2).await;
-    for none in [
-        client.offer("q").await,
-        client.offer_blocking("q", "0").await,
-    ] {
+    let at_once = client.offer_blocking("q", "0").await;
+    for none in [client.offer("q").await, at_once] {
         assert_eq!(full(&none, "q", 2)["strategy"], "block");
     }
     let begun = Instant::now();
@@ -57,12 +48,7 @@ async fn a_blocked_enqueue_gets_the_room_that_appears() {
     let room = Instant::now();
     let (status, at) = blocked.await.unwrap();
     assert_eq!(status, 201);
-    assert!(
-        at.duration_since(room) < Duration::from_millis(20),
-        "{:?}",
-        at - room
-    );
-    pair.stop().await;
+    assert_within(at - room, Duration::from_millis(20), "");
 }
 
 /// Room that appears behind our back is found within a look, whenever it appears.
@@ -82,7 +68,6 @@ async fn room_behind_our_back_is_found() {
         longest = longest.max(at.duration_since(room));
     }
     assert!(longest < Duration::from_millis(110), "{longest:?}");
-    pair.stop().await;
 }
 
 /// First come, first served, and nobody passes those who wait.
@@ -108,7 +93,6 @@ async fn the_first_to_come_is_the_first_served() {
     }
     assert!(times.is_sorted(), "{times:?}");
     assert_eq!(waiting(&pair.behind.backend, "q").await, 2);
-    pair.stop().await;
 }
 
 /// 9.3: a blocked batch waits for all its places.
@@ -125,7 +109,6 @@ async fn a_blocked_batch_waits_for_all_its_places() {
     client.fetch("q", 1).await;
     assert_eq!(batch.await.unwrap(), 201);
     assert_eq!(waiting(&pair.behind.backend, "q").await, 2);
-    pair.stop().await;
 }
 
 /// Who waits for one queue keeps others out of another only where its own jobs would not fit any more.
@@ -160,7 +143,6 @@ async fn who_waits_for_a_queue_shuts_no_other() {
     client.fetch("a", 1).await;
     assert_eq!(first.await.unwrap(), 201);
     assert_eq!(waiting(&pair.behind.backend, "b").await, 5);
-    pair.stop().await;
 }
 
 /// A producer that hangs up leaves the line, and its place goes to the next.
@@ -176,54 +158,37 @@ async fn hanging_up_leaves_the_line() {
     sleep(Duration::from_millis(50)).await;
     client.fetch("q", 1).await;
     assert_eq!(stays.await.unwrap().0, 201);
-    assert_eq!(
-        waiting(&pair.behind.backend, "q").await,
-        2,
-        "the other's job is not stored"
-    );
+    let waits = waiting(&pair.behind.backend, "q").await;
+    assert_eq!(waits, 2, "the other's job is not stored");
     let health = client.get("/ojs/v1/health").await.json();
     assert_eq!(health["throttle"]["blocked"], 0);
-    pair.stop().await;
 }
 
 /// The wait is capped, and honoured only where the strategy is `block`.
 #[tokio::test(start_paused = true)]
 async fn the_wait_is_capped() {
-    let (pair, client) = simulated(Lax::spec(), FILE).await;
-    client
-        .bound("q", json!({"max_depth": 1, "block_timeout_max": "PT2S"}))
-        .await;
+    let (_pair, client) = simulated(Lax::spec(), FILE).await;
+    let short = json!({"max_depth": 1, "block_timeout_max": "PT2S"});
+    client.bound("q", short).await;
     client.fill("q", 1).await;
     let begun = Instant::now();
     full(&client.offer_blocking("q", "25").await, "q", 1);
     assert!(begun.elapsed() < Duration::from_millis(2_100));
-    client
-        .bound("q", json!({"max_depth": 1, "strategy": "reject"}))
-        .await;
+    let rejects = json!({"max_depth": 1, "strategy": "reject"});
+    client.bound("q", rejects).await;
     let begun = Instant::now();
     full(&client.offer_blocking("q", "25").await, "q", 1);
     assert!(begun.elapsed() < Duration::from_millis(100));
-    pair.stop().await;
 }
 
 /// 7.2: who waited in vain is told how deep the queue is now, not how deep it was.
 #[tokio::test(start_paused = true)]
 async fn at_the_end_of_the_wait_it_is_told_what_is_true_then() {
-    let (pair, client) = simulated(Lax::spec(), &FILE.replace("= 2", "= 3")).await;
+    let (_pair, client) = simulated(Lax::spec(), &FILE.replace("= 2", "= 3")).await;
     client.fill("q", 3).await;
-    let batch = tokio::spawn({
-        let client = client.clone();
-        let jobs = vec![crate::backpressure::rig::job("q"); 3];
-        let body = json!({"jobs": jobs}).to_string();
-        async move {
-            let headers = [
-                ("ojs-block-timeout", "4"),
-                ("content-type", "application/json"),
-            ];
-            let path = "/ojs/v1/jobs/batch";
-            client.send(Method::POST, path, &headers, body).await
-        }
-    });
+    let producer = client.with("ojs-block-timeout", "4");
+    let body = json!({"jobs": vec![job("q"); 3]}).to_string();
+    let batch = tokio::spawn(async move { producer.post("/ojs/v1/jobs/batch", body).await });
     for _ in 0..2 {
         sleep(Duration::from_secs(1)).await;
         client.fetch("q", 1).await;
@@ -231,7 +196,6 @@ async fn at_the_end_of_the_wait_it_is_told_what_is_true_then() {
     let reply = batch.await.unwrap();
     assert_eq!(full(&reply, "q", 3)["depth"], 1);
     assert_eq!(number(&reply, "x-ojs-queue-depth"), 1.0);
-    pair.stop().await;
 }
 
 /// What bounds the queue may be other numbers by then, or another bound, or nothing.
@@ -279,7 +243,7 @@ async fn at_the_end_of_the_wait_it_is_told_of_the_bounds_of_then() {
 async fn a_batch_into_a_queue_that_rejects_does_not_wait() {
     let config = "[[queue]]\nname = [\"a\", \"z\"]\nmax_depth = 1\nstrategy = \"block\"\n\
         [[queue]]\nname = \"m\"\nmax_depth = 1\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
+    let (_pair, client) = simulated(Lax::spec(), config).await;
     for queue in ["a", "m", "z"] {
         client.fill(queue, 1).await;
     }
@@ -288,16 +252,14 @@ async fn a_batch_into_a_queue_that_rejects_does_not_wait() {
         assert_eq!(waits(&client, &[blocks, "m"]).await.unwrap(), 429);
         assert!(begun.elapsed() < Duration::from_millis(100), "{blocks}");
     }
-    pair.stop().await;
 }
 
 /// Over real sockets too an enqueue is accepted within 20 ms of the room: the best of some tries, as the
 /// machine may be busy.
 #[tokio::test]
 async fn a_blocked_enqueue_is_accepted_soon() {
-    let net = ojs_throttle::net::Net::Tcp;
-    let pair = crate::sidecar::simulated::Pair::start(net.clone(), Lax::spec(), FILE).await;
-    let client = crate::sidecar::client::Client::new(&net, pair.sidecar.addr);
+    let pair = crate::sidecar::simulated::Pair::start(Net::Tcp, Lax::spec(), FILE).await;
+    let client = pair.sidecar.client();
     client.fill("q", 2).await;
     const SOON: Duration = Duration::from_millis(20);
     let mut best = Duration::MAX;
@@ -319,20 +281,16 @@ async fn a_blocked_enqueue_is_accepted_soon() {
         best = best.min(at.saturating_duration_since(room));
     }
     assert!(best < SOON, "{best:?}");
-    pair.stop().await;
 }
 
 /// Only so many stand in line: a quarter of what may be in flight.
 #[tokio::test(start_paused = true)]
 async fn the_line_is_bounded() {
-    let (pair, client) = simulated(Lax::spec(), &format!("max_in_flight = 16\n{FILE}")).await;
+    let (_pair, client) = simulated(Lax::spec(), &format!("max_in_flight = 16\n{FILE}")).await;
     client.fill("q", 2).await;
     let mut waiting_ones = Vec::new();
     for _ in 0..4 {
-        let client = client.clone();
-        waiting_ones.push(tokio::spawn(async move {
-            client.offer_blocking("q", "5").await.status
-        }));
+        waiting_ones.push(waits_alone(&client, "5"));
     }
     sleep(Duration::from_millis(100)).await;
     let begun = Instant::now();
@@ -341,16 +299,15 @@ async fn the_line_is_bounded() {
     client.fetch("q", 2).await;
     let mut accepted = 0;
     for one in waiting_ones {
-        accepted += usize::from(one.await.unwrap() == 201);
+        accepted += usize::from(one.await.unwrap().0 == 201);
     }
     assert_eq!(accepted, 2);
-    pair.stop().await;
 }
 
 /// However long a producer would wait: where nobody has to, it is accepted, and elsewhere it waits as long as it may.
 #[tokio::test(start_paused = true)]
 async fn the_longest_patience_is_no_mistake() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     client.bound("q", json!({"max_depth": 1})).await;
     assert_eq!(client.offer_blocking("q", "2147483647").await.status, 201);
     full(&client.offer_blocking("q", "1e300").await, "q", 1);
@@ -359,7 +316,6 @@ async fn the_longest_patience_is_no_mistake() {
     let begun = Instant::now();
     full(&client.offer_blocking("q", "2147483647").await, "q", 1);
     assert_eq!(begun.elapsed().as_secs(), 5);
-    pair.stop().await;
 }
 
 /// One who waits for room in a queue needs a job of another to go, of which none could be dropped the last time:
@@ -388,5 +344,4 @@ async fn who_waits_for_one_queue_drops_of_another() {
     for queue in ["a", "b"] {
         assert_eq!(waiting(backend, queue).await, 1, "{queue}");
     }
-    pair.stop().await;
 }

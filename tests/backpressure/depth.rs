@@ -1,5 +1,6 @@
 //! Depth that is right: what counts, and what comes and goes behind our back.
 
+use ojs_throttle::backend::Backend;
 use ojs_throttle::bounds::StatsAnswer;
 use ojs_throttle::duration::moment;
 use tokio::task::JoinSet;
@@ -7,10 +8,27 @@ use tokio::time::timeout;
 use tracing::subscriber::DefaultGuard;
 
 use super::prelude::*;
-use crate::harness::lines::hear_all;
+use crate::harness::lines::Lines;
 use crate::sidecar::simulated::Start;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
+
+/// A job that waits for a time.
+fn later() -> Value {
+    json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}})
+}
+
+/// A job that is tried again after so long.
+fn retried(after: &str) -> Value {
+    let retry = json!({"max_attempts": 5, "initial_interval": after});
+    json!({"type": "t", "args": [], "options": {"queue": "q", "retry": retry}})
+}
+
+/// Somebody fetches around the sidecar.
+async fn fetch_around(backend: &Backend, count: usize) {
+    let fetch = json!({"queues": ["q"], "count": count, "worker_id": "around"});
+    directly(backend, "/ojs/v1/workers/fetch", fetch).await;
+}
 
 /// Section 3: available, scheduled and retryable count, active does not; on backends that tell all
 /// states and on one that hides two of them.
@@ -19,12 +37,9 @@ async fn what_waits_counts() {
     for lax in [Lax::spec, Lax::redis, Lax::postgres, Lax::lite, Lax::amqp] {
         let name = lax().name;
         let (pair, client) = simulated(lax(), FILE).await;
-        let later =
-            json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
+        let later = later();
         client.enqueue(later).await;
-        let retried = json!({"type": "t", "args": [], "options": {"queue": "q",
-            "retry": {"max_attempts": 5, "initial_interval": "PT60S"}}});
-        client.enqueue(retried).await;
+        client.enqueue(retried("PT60S")).await;
         let active = client.fetch("q", 1).await;
         client.nack(id(&active[0]), true).await;
         client.fill("q", 1).await;
@@ -44,7 +59,7 @@ async fn what_waits_counts() {
 #[tokio::test(start_paused = true)]
 async fn held_jobs_count() {
     let limits = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 1\n";
-    let (pair, client) = simulated(Lax::spec(), &format!("{FILE}{limits}")).await;
+    let (_pair, client) = simulated(Lax::spec(), &format!("{FILE}{limits}")).await;
     client.fill("q", 3).await;
     assert_eq!(client.fetch("q", 3).await.len(), 1, "two are held");
     sleep(Duration::from_millis(150)).await;
@@ -53,7 +68,6 @@ async fn held_jobs_count() {
     assert_eq!(error["depth"], 3);
     let stats = client.get("/ojs/v1/queues/q/stats").await.json();
     assert_eq!(stats["stats"]["depth"], 3);
-    pair.stop().await;
 }
 
 /// Some backends answer a nack without its job: any queue may have it.
@@ -116,7 +130,6 @@ async fn a_queue_that_a_producer_made_up_is_as_long_as_before() {
     let asks = json!({"queues": ["a", "b"], "count": 1, "worker_id": "w"});
     assert_eq!(client.fetch_as(asks).await[0]["queue"], "q");
     full(&client.offer("q").await, "q", 3);
-    pair.stop().await;
 }
 
 /// Jobs that enter and leave behind our back are seen within 100 ms near the bound.
@@ -128,13 +141,11 @@ async fn what_happens_behind_our_back_is_seen() {
         directly(&backend, "/ojs/v1/jobs", job("q")).await;
     }
     full(&client.offer("q").await, "q", 3);
-    let fetch = json!({"queues": ["q"], "count": 2, "worker_id": "around"});
-    directly(&backend, "/ojs/v1/workers/fetch", fetch).await;
+    fetch_around(&backend, 2).await;
     sleep(Duration::from_millis(110)).await;
     client.fill("q", 2).await;
     full(&client.offer("q").await, "q", 3);
-    let fetch = json!({"queues": ["q"], "count": 3, "worker_id": "around"});
-    directly(&backend, "/ojs/v1/workers/fetch", fetch).await;
+    fetch_around(&backend, 3).await;
     for _ in 0..2 {
         directly(&backend, "/ojs/v1/jobs", job("q")).await;
     }
@@ -142,7 +153,6 @@ async fn what_happens_behind_our_back_is_seen() {
     client.fill("q", 1).await;
     full(&client.offer("q").await, "q", 3);
     assert_eq!(waiting(&backend, "q").await, 3);
-    pair.stop().await;
 }
 
 /// Far from the bound, and nobody enqueues any more: what is shown becomes right all the same.
@@ -154,11 +164,9 @@ async fn a_queue_that_nobody_uses_is_shown_as_it_is() {
     let admin = pair.sidecar.admin();
     let pressure = async || admin.metric("ojs_backpressure_pressure{queue=\"q\"}").await;
     assert_eq!(pressure().await, Some(0.05));
-    let fetch = json!({"queues": ["q"], "count": 5, "worker_id": "around"});
-    directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+    fetch_around(&pair.behind.backend, 5).await;
     sleep(Duration::from_secs(30)).await;
     assert_eq!(pressure().await, Some(0.0));
-    pair.stop().await;
 }
 
 /// Far from the bound the backend is hardly asked, near it at most ten times a second.
@@ -168,16 +176,13 @@ async fn the_backend_is_asked_seldom() {
     let now = depth.clone();
     let answers = move |_: &Method, path: &str| match path.contains("/queues/") {
         true => {
-            let depth = now.load(Ordering::SeqCst);
-            (
-                200,
-                format!(r#"{{"counts":{{"available":{depth},"scheduled":0}}}}"#),
-            )
+            let counts = json!({"available": now.load(Ordering::SeqCst), "scheduled": 0});
+            (200, json!({"counts": counts}).to_string())
         }
         false => (201, r#"{"job":{"id":"x","state":"available"}}"#.to_owned()),
     };
     let config = "[[queue]]\nname = \"q\"\nmax_depth = 1000\n";
-    let (backend, sidecar, client) = told(config, Duration::ZERO, answers).await;
+    let (backend, _sidecar, client) = told(config, Duration::ZERO, answers).await;
     let mut asked = 0;
     for (at, most) in [(0, 5), (600, 21), (950, 205), (1_000, 205)] {
         depth.store(at, Ordering::SeqCst);
@@ -194,55 +199,19 @@ async fn the_backend_is_asked_seldom() {
         asked += looks;
     }
     assert!(asked > 150, "only {asked}");
-    sidecar.stop().await;
 }
 
-/// Lines of a log.
-#[derive(Clone, Default)]
-pub struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Lines {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(text);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Lines {
-    /// Those with `what` in them, from their level on.
-    pub fn with(&self, what: &str) -> Vec<String> {
-        let lines = self.0.lock().unwrap();
-        let text = std::str::from_utf8(&lines).unwrap();
-        let with = text.lines().filter(|line| line.contains(what));
-        let levels = with.filter_map(|line| line.split_once("Z ").map(|(_, rest)| rest));
-        levels.map(|rest| rest.trim_start().to_owned()).collect()
-    }
-}
-
-/// What this thread logs from here on, for as long as the guard lives.
+/// What this thread logs from here on, for as long as the guard lives: each line from its level on.
 pub fn logged() -> (DefaultGuard, Lines) {
-    hear_all();
-    let lines = Lines::default();
-    let to = lines.clone();
-    let log = tracing_subscriber::fmt().with_ansi(false);
-    let log = log.with_writer(move || to.clone()).finish();
-    (tracing::subscriber::set_default(log), lines)
+    let (lines, guard) = Lines::listen();
+    (guard, lines)
 }
 
 /// Exactly one line warns of `what`.
 fn warned_once(lines: &Lines, what: &str) {
-    let lines = lines.0.lock().unwrap();
-    let text = std::str::from_utf8(&lines).unwrap();
-    let about = text.lines().filter(|line| line.contains("WARN"));
-    assert_eq!(
-        about.filter(|line| line.contains(what)).count(),
-        1,
-        "{text}"
-    );
+    let about = lines.with(what);
+    let warns = about.iter().filter(|line| line.starts_with("WARN"));
+    assert_eq!(warns.count(), 1, "{}", lines.text());
 }
 
 /// A backend without statistics: what passes through here is what is known.
@@ -306,7 +275,6 @@ async fn a_backend_that_never_knows_a_queue_has_no_statistics() {
     directly(&pair.behind.backend, "/ojs/v1/admin/reset", Value::Null).await;
     sleep(Duration::from_millis(200)).await;
     client.fill("q", 3).await;
-    pair.stop().await;
 }
 
 /// What is known of such a queue nobody would tell again: names that nothing was stored in are forgotten first.
@@ -343,11 +311,8 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
     };
     assert!(offer("full", 0, EnqueueOutcome::Stored) && offer("full", 0, EnqueueOutcome::Stored));
     for nth in 0..12_000 {
-        assert!(offer(
-            &format!("made-up-{nth}"),
-            1 + nth,
-            EnqueueOutcome::Refused
-        ));
+        let name = format!("made-up-{nth}");
+        assert!(offer(&name, 1 + nth, EnqueueOutcome::Refused));
     }
     assert!(!offer("full", 20_000, EnqueueOutcome::Stored), "two wait");
 }
@@ -355,13 +320,11 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
 /// EXT-BP-004 and 7.2 of the wire: `stats` stands beside what the backend says, which stays.
 #[tokio::test(start_paused = true)]
 async fn statistics_tell_depth_and_bound() {
-    let (pair, client) = simulated(Lax::spec(), "[[queue]]\nname = \"q\"\nmax_depth = 4\n").await;
+    let (_pair, client) = simulated(Lax::spec(), "[[queue]]\nname = \"q\"\nmax_depth = 4\n").await;
     client.fill("q", 3).await;
     let stats = client.get("/ojs/v1/queues/q/stats").await.json();
-    assert_eq!(
-        (&stats["queue"]["name"], &stats["queue"]["available"]),
-        (&json!("q"), &json!(3))
-    );
+    assert_eq!(stats["queue"]["name"], "q");
+    assert_eq!(stats["queue"]["available"], 3);
     let expected = json!({"queue": "q", "depth": 3, "bound": 4, "max_depth": 4, "pressure": 0.75});
     assert_eq!(stats["stats"], expected);
     let other = client.get("/ojs/v1/queues/other/stats").await.json();
@@ -370,7 +333,6 @@ async fn statistics_tell_depth_and_bound() {
     assert_eq!(manifest["capabilities"]["backpressure"], true);
     let names = manifest["extensions"]["official"].to_string();
     assert!(names.contains("urn:ojs:ext:backpressure"), "{names}");
-    pair.stop().await;
 }
 
 /// They tell what the next enqueue will be told, also of jobs that the backend's own reply leaves out, and of what
@@ -380,8 +342,7 @@ async fn statistics_tell_of_jobs_that_wait_for_a_time() {
     for lax in [Lax::spec, Lax::redis, Lax::postgres, Lax::amqp] {
         let name = lax().name;
         let (pair, client) = simulated(lax(), FILE).await;
-        let later =
-            json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
+        let later = later();
         let shown = async |depth: u64| {
             for path in ["/ojs/v1/queues/q/stats", "/ojs/v1/admin/queues/q"] {
                 let reply = client.get(path).await;
@@ -401,8 +362,7 @@ async fn statistics_tell_of_jobs_that_wait_for_a_time() {
         assert_eq!(full(&client.offer("q").await, "q", 3)["depth"], 3, "{name}");
         if lax().counts_all && lax().admin_queues {
             sleep(Duration::from_secs(63)).await;
-            let fetch = json!({"queues": ["q"], "count": 2, "worker_id": "around"});
-            directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+            fetch_around(&pair.behind.backend, 2).await;
             sleep(Duration::from_millis(150)).await;
             shown(1).await;
         }
@@ -416,9 +376,8 @@ async fn statistics_tell_bytes() {
     let (pair, client) = simulated(Lax::spec(), "").await;
     let size = job("q").to_string().len() as u64;
     let stats = async || client.get("/ojs/v1/queues/q/stats").await.json()["stats"].clone();
-    client
-        .bound("q", json!({"max_depth": 100, "max_size_bytes": 4 * size}))
-        .await;
+    let both = json!({"max_depth": 100, "max_size_bytes": 4 * size});
+    client.bound("q", both).await;
     client.fill("q", 3).await;
     let expected = json!({
         "queue": "q", "depth": 3, "bound": 100, "max_depth": 100,
@@ -431,11 +390,9 @@ async fn statistics_tell_bytes() {
     });
     assert_eq!(stats().await, expected);
     // What leaves behind our back is found out, although nobody enqueues.
-    let fetch = json!({"queues": ["q"], "count": 3, "worker_id": "around"});
-    directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+    fetch_around(&pair.behind.backend, 3).await;
     sleep(Duration::from_millis(150)).await;
     assert_eq!(stats().await["pressure"], 0);
-    pair.stop().await;
 }
 
 /// `Retry-After` follows the drain.
@@ -457,19 +414,14 @@ async fn when_to_come_back_is_measured() {
         let queues = vec!["q"; batch];
         let reply = client.offer_all(&queues).await;
         assert_eq!(reply.status, 429, "{}", reply.text());
-        let told = reply.json()["error"]["details"]["drain_per_second"]
-            .as_f64()
-            .unwrap();
-        assert!(
-            (told / per_second - 1.0).abs() < 0.25,
-            "{told}/s of {per_second}/s"
-        );
+        let told = &reply.json()["error"]["details"]["drain_per_second"];
+        let told = told.as_f64().unwrap();
+        let off = (told / per_second - 1.0).abs();
+        assert!(off < 0.25, "{told}/s of {per_second}/s");
         let truth = batch as f64 / per_second;
         let after = number(&reply, "retry-after");
-        assert!(
-            after >= (truth * 0.75).floor() && after <= truth * 1.25 * 1.25 + 1.0,
-            "{after}"
-        );
+        let about = (truth * 0.75).floor()..=truth * 1.25 * 1.25 + 1.0;
+        assert!(about.contains(&after), "{after}");
         pair.stop().await;
     }
 }
@@ -495,7 +447,6 @@ async fn exact_for_any_number_of_producers() {
     }
     let stored: u64 = producers.join_all().await.into_iter().sum();
     assert_eq!((stored, waiting(&pair.behind.backend, "q").await), (50, 50));
-    pair.stop().await;
 }
 
 /// A backend without statistics that once did not answer: a full queue is full, not away.
@@ -508,7 +459,7 @@ async fn a_look_that_failed_is_no_answer_for_ever() {
         _ if now.load(Ordering::SeqCst) => (503, "".to_owned()),
         _ => (404, "404 page not found".to_owned()),
     };
-    let (backend, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    let (backend, _sidecar, client) = told(FILE, Duration::ZERO, answers).await;
     assert_eq!(client.offer("q").await.status, 201);
     // One look fails, which nobody waits for.
     down.store(true, Ordering::SeqCst);
@@ -520,7 +471,6 @@ async fn a_look_that_failed_is_no_answer_for_ever() {
     down.store(false, Ordering::SeqCst);
     client.fill("q", 1).await;
     full(&client.offer("q").await, "q", 3);
-    sidecar.stop().await;
 }
 
 /// What a backend that is away cannot change is refused for what it is.
@@ -563,37 +513,32 @@ async fn what_was_cancelled_before_its_time_is_gone() {
         false => (404, "404 page not found".to_owned()),
     };
     let config = "[[queue]]\nname = \"q\"\nmax_depth = 2\n";
-    let (_, sidecar, client) = told(config, Duration::ZERO, answers).await;
+    let (_, _sidecar, client) = told(config, Duration::ZERO, answers).await;
     for _ in 0..2 {
         assert_eq!(client.offer("q").await.status, 201);
     }
     sleep(Duration::from_millis(200)).await;
     full(&client.offer("q").await, "q", 2);
     for id in ["0", "1"] {
-        let path = format!("/ojs/v1/jobs/{id}");
-        let reply = client.send(Method::DELETE, &path, &[], "").await;
-        assert_eq!(reply.status, 200);
+        client.cancel(id).await;
     }
     sleep(Duration::from_millis(200)).await;
     for _ in 0..2 {
         assert_eq!(client.offer("q").await.status, 201);
     }
     full(&client.offer("q").await, "q", 2);
-    sidecar.stop().await;
 }
 
 /// The statistics under `admin` tell of delayed jobs, the plain ones do not. Whatever `admin` answers for a while,
 /// and to whomever: delayed jobs keep counting.
 #[tokio::test(start_paused = true)]
 async fn one_bad_answer_ends_no_bound() {
-    for (status, answer) in [
-        (500, 502),
-        (429, 502),
-        (401, 429),
-        (403, 429),
-        (404, 429),
-        (405, 429),
-    ] {
+    for status in [500, 429, 401, 403, 404, 405] {
+        let answer = if [500, 429].contains(&status) {
+            502
+        } else {
+            429
+        };
         let (there, now) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(200)));
         let (jobs, admin) = (there.clone(), now.clone());
         let answers = move |method: &Method, path: &str| match path {
@@ -628,11 +573,8 @@ async fn one_bad_answer_ends_no_bound() {
             full(&client.offer("q").await, "q", 3);
         }
         let again = backend.asked(Method::GET, "/admin/queues/q") - asked;
-        assert_eq!(
-            again > 0,
-            !matches!(status, 404 | 405),
-            "{status}: {again} times"
-        );
+        let is_asked = !matches!(status, 404 | 405);
+        assert_eq!(again > 0, is_asked, "{status}: {again} times");
         assert_eq!(there.load(Ordering::SeqCst), 3, "{status}");
         sidecar.stop().await;
     }
@@ -650,27 +592,21 @@ async fn statistics_that_fail_are_told_of() {
         _ if path.contains("/queues/") && now.load(Ordering::SeqCst) => (500, "no".to_owned()),
         _ => (200, r#"{"counts":{"available":0}}"#.to_owned()),
     };
-    let (_, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    let (_, _sidecar, client) = told(FILE, Duration::ZERO, answers).await;
     for _ in 0..40 {
         let reply = client.offer("q").await;
-        assert_eq!(reply.status, 502, "{}", reply.text());
         assert_eq!(number(&reply, "retry-after"), 1.0);
-        let error = &reply.json()["error"];
-        assert_eq!(error["code"], "backend_stats_failed");
-        assert_eq!(
-            error["message"],
-            "nothing was stored: the backend answers 500 when it is asked how many jobs wait, and the queue has a \
-             bound"
-        );
+        let error = reply.refuses(502, "backend_stats_failed", "");
+        let message = "nothing was stored: the backend answers 500 when it is asked how many jobs wait, and the queue \
+             has a bound";
+        assert_eq!(error["message"], message);
         sleep(Duration::from_secs(1)).await;
     }
     warned_once(&log, "does not tell how many jobs wait");
     warned_once(&log, r#"queue="q" status=500"#);
     failing.store(false, Ordering::SeqCst);
     client.fill("q", 2).await;
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert_eq!(text.matches("tells again how many jobs wait").count(), 1);
-    sidecar.stop().await;
+    assert_eq!(log.with("tells again how many jobs wait").len(), 1);
 }
 
 /// On a backend that does not tell what is to be tried again: a job that is cancelled meanwhile counts no more, and
@@ -679,8 +615,7 @@ async fn statistics_that_fail_are_told_of() {
 async fn what_was_to_be_tried_again_is_gone_when_it_is_cancelled() {
     for lax in [Lax::redis, Lax::spec] {
         let (pair, client) = simulated(lax(), FILE).await;
-        let job = json!({"type": "t", "args": [], "options": {"queue": "q",
-            "retry": {"max_attempts": 5, "initial_interval": "PT3600S"}}});
+        let job = retried("PT3600S");
         let mut jobs = Vec::new();
         for _ in 0..3 {
             client.enqueue(job.clone()).await;
@@ -689,12 +624,7 @@ async fn what_was_to_be_tried_again_is_gone_when_it_is_cancelled() {
             jobs.push(id(&active[0]).to_owned());
         }
         full(&client.offer("q").await, "q", 3);
-        let cancel = async |job: &str| {
-            let path = format!("/ojs/v1/jobs/{job}");
-            let reply = client.send(Method::DELETE, &path, &[], "").await;
-            assert_eq!(reply.status, 200, "{}", reply.text());
-        };
-        cancel(&jobs[0]).await;
+        client.cancel(&jobs[0]).await;
         client.fill("q", 1).await;
         full(&client.offer("q").await, "q", 3);
         sleep(Duration::from_millis(200)).await;
@@ -709,7 +639,7 @@ async fn what_was_to_be_tried_again_is_gone_when_it_is_cancelled() {
         // A job that runs was not waiting: cancelled, it makes no more room than its FETCH made.
         let active = client.fetch("q", 1).await;
         client.fill("q", 1).await;
-        cancel(id(&active[0])).await;
+        client.cancel(id(&active[0])).await;
         full(&client.offer("q").await, "q", 3);
         // One that had ended waits again.
         client.fetch("q", 1).await;
@@ -742,9 +672,7 @@ async fn what_is_tried_again_counts_once() {
         let sidecar = start.store(store).start().await;
         let client = sidecar.client();
         let fails = async |wait: &str| {
-            let job = json!({"type": "t", "args": [], "options": {"queue": "q",
-                "retry": {"max_attempts": 5, "initial_interval": wait}}});
-            client.enqueue(job).await;
+            client.enqueue(retried(wait)).await;
             let active = client.fetch("q", 1).await;
             client.nack(id(&active[0]), true).await;
         };
@@ -789,7 +717,7 @@ async fn a_retry_by_hand_counts_although_its_client_hangs_up() {
         _ => (404, "404 page not found".to_owned()),
     };
     let slow = Duration::from_secs(1);
-    let (backend, sidecar, client) = told(FILE, slow, answers).await;
+    let (backend, _sidecar, client) = told(FILE, slow, answers).await;
     client.fill("q", 2).await;
     let path = "/ojs/v1/admin/jobs/ended/retry";
     let hung_up = timeout(slow / 2, client.post(path, "{}")).await;
@@ -797,7 +725,6 @@ async fn a_retry_by_hand_counts_although_its_client_hangs_up() {
     sleep(slow).await;
     assert_eq!(backend.bodies(path).len(), 1);
     full(&client.offer("q").await, "q", 3);
-    sidecar.stop().await;
 }
 
 /// And if the backend fails when it is asked after that, it is asked again before an enqueue is let in.
@@ -805,8 +732,8 @@ async fn a_retry_by_hand_counts_although_its_client_hangs_up() {
 async fn a_retry_of_many_is_counted_although_the_backend_failed_to_tell() {
     let path = "/ojs/v1/admin/jobs/bulk/retry";
     let (waiting, fails) = (
-        Arc::new(AtomicU64::new(0)),
-        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::default()),
+        Arc::new(AtomicBool::default()),
     );
     let (jobs, no) = (Arc::clone(&waiting), Arc::clone(&fails));
     let answers = move |_: &Method, asked: &str| match asked {
@@ -824,7 +751,7 @@ async fn a_retry_of_many_is_counted_although_the_backend_failed_to_tell() {
             (200, json!({"counts": {"available": available}}).to_string())
         }
     };
-    let (_, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    let (_, _sidecar, client) = told(FILE, Duration::ZERO, answers).await;
     client.fill("q", 1).await;
     assert_eq!(client.post(path, "{}").await.status, 200);
     fails.store(true, Ordering::SeqCst);
@@ -836,7 +763,6 @@ async fn a_retry_of_many_is_counted_although_the_backend_failed_to_tell() {
     sleep(Duration::from_millis(110)).await;
     assert_eq!(full(&client.offer("q").await, "q", 3)["depth"], 6);
     assert_eq!(waiting.load(Ordering::SeqCst), 6);
-    sidecar.stop().await;
 }
 
 /// A retry of all that has failed does not say what waits again, and where: the next enqueue finds out.
@@ -881,27 +807,17 @@ async fn a_stranger_makes_no_depth_stale() {
         let (status, body) = match head.uri.path() {
             _ if !is_known => (401, json!({"error": {"code": "unauthorized"}})),
             "/ojs/v1/jobs" => (201, json!({"job": {"id": "new"}})),
-            _ => (
-                200,
-                json!({"counts": {"available": backends.load(Ordering::SeqCst)}}),
-            ),
+            _ => {
+                let available = backends.load(Ordering::SeqCst);
+                (200, json!({"counts": {"available": available}}))
+            }
         };
         (status, body.to_string().into())
     };
     let config = "[[queue]]\nname = \"q\"\nmax_depth = 2\n";
-    let (_backend, sidecar, client) =
+    let (_backend, _sidecar, client) =
         crate::sidecar::answering::answering_by(Duration::ZERO, config, says).await;
-    let offer = async |login: &str| {
-        let headers = [
-            ("authorization", login),
-            ("content-type", "application/json"),
-        ];
-        let body = job("q").to_string();
-        client
-            .send(Method::POST, "/ojs/v1/jobs", &headers, body)
-            .await
-            .status
-    };
+    let offer = async |login: &str| client.with("authorization", login).offer("q").await.status;
     assert_eq!(offer("Bearer a").await, 429);
     depth.store(0, Ordering::SeqCst);
     let flood = async {
@@ -921,7 +837,6 @@ async fn a_stranger_makes_no_depth_stale() {
     };
     let is_stored = tokio::select! { stored = tries => stored, () = flood => false };
     assert!(is_stored, "the queue has room");
-    sidecar.stop().await;
 }
 
 /// A workflow stores its jobs at once, and none of them passed as an enqueue.
@@ -941,12 +856,11 @@ async fn what_a_workflow_stored_counts_for_the_next_enqueue() {
         }
     };
     let config = "[[queue]]\nname = \"q\"\nmax_depth = 10\n";
-    let (_backend, sidecar, client) = told(config, Duration::ZERO, answers).await;
+    let (_backend, _sidecar, client) = told(config, Duration::ZERO, answers).await;
     assert_eq!(client.offer("q").await.status, 201);
     let step = json!({"name": "one", "type": "t", "args": [], "options": {"queue": "q"}});
     let workflow = json!({"name": "w", "type": "group", "jobs": vec![step; 10]});
     let stored = client.post("/ojs/v1/workflows", workflow.to_string()).await;
     assert_eq!(stored.status, 201, "{}", stored.text());
     assert_eq!(client.offer("q").await.status, 429);
-    sidecar.stop().await;
 }

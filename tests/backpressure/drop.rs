@@ -14,21 +14,14 @@ async fn the_oldest_available_job_goes() {
     for lax in [Lax::spec, Lax::redis, Lax::postgres, Lax::lite, Lax::amqp] {
         let name = lax().name;
         let (pair, client) = simulated(lax(), "").await;
-        client
-            .bound(
-                "notifications",
-                json!({"max_depth": 3, "strategy": "drop_oldest"}),
-            )
-            .await;
+        let drops = json!({"max_depth": 3, "strategy": "drop_oldest"});
+        client.bound("notifications", drops).await;
         let jobs = client.fill("notifications", 5).await;
-        assert_eq!(
-            waiting(&pair.behind.backend, "notifications").await,
-            3,
-            "{name}"
-        );
+        let waits = waiting(&pair.behind.backend, "notifications").await;
+        assert_eq!(waits, 3, "{name}");
         for (nth, job) in jobs.iter().enumerate() {
-            let seen = client.get(&format!("/ojs/v1/jobs/{job}")).await.json();
-            let state = seen["job"]["state"].as_str().unwrap();
+            let seen = client.job(job).await;
+            let state = seen["state"].as_str().unwrap();
             let gone = ["discarded", "cancelled"].contains(&state);
             assert_eq!(gone, nth < 2, "{name}: job {nth} is {state}");
         }
@@ -59,21 +52,18 @@ async fn what_drop_oldest_does_is_told() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("WARN") && lines[0].contains("queue=\"q\" jobs=1"));
     let admin = pair.sidecar.admin();
-    let why = async |asked: &str| {
-        let path = format!("/throttle/v1/why?{asked}");
-        admin.get(&path).await.text()
-    };
-    let queue = why("queue=q").await;
-    assert!(
-        queue.contains("is full: its oldest jobs are discarded for new ones"),
-        "{queue}"
-    );
-    let gone = why(&format!("job={}", jobs[0])).await;
-    assert!(
-        gone.contains("the job was discarded") && gone.contains("newer jobs matter more"),
-        "{gone}"
-    );
-    pair.stop().await;
+    let of_job = format!("job={}", jobs[0]);
+    for (asked, words) in [
+        (
+            "queue=q",
+            "is full: its oldest jobs are discarded for new ones",
+        ),
+        (&*of_job, "the job was discarded"),
+        (&*of_job, "newer jobs matter more"),
+    ] {
+        let told = admin.why(asked).await.to_string();
+        assert!(told.contains(words), "{told}");
+    }
 }
 
 /// Held jobs are available to others, and go first: they are the oldest.
@@ -81,49 +71,35 @@ async fn what_drop_oldest_does_is_told() {
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_shown_as_scheduled_stays() {
     let file = "[[queue]]\nname = \"q\"\nmax_depth = 2\nstrategy = \"drop_oldest\"\n";
-    let (pair, client) = simulated(Lax::spec(), file).await;
+    let (_pair, client) = simulated(Lax::spec(), file).await;
     let rare =
         json!({"key": "k", "rate": {"limit": 1, "period": "PT1H"}, "on_limit": "reschedule"});
-    let put = async || {
-        let options = json!({"queue": "q", "rate_limit": rare});
-        let job = json!({"type": "t", "args": [], "options": options});
-        client.post("/ojs/v1/jobs", job.to_string()).await
-    };
-    assert_eq!(put().await.status, 201);
+    let job = json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": rare}});
+    let refused = async || client.post("/ojs/v1/jobs", job.to_string()).await.status == 429;
+    client.enqueue(job.clone()).await;
     assert_eq!(client.fetch("q", 1).await.len(), 1);
-    let mut jobs = Vec::new();
-    for _ in 0..2 {
-        let stored = put().await;
-        assert_eq!(stored.status, 201);
-        jobs.push(stored.json()["job"]["id"].as_str().unwrap().to_owned());
-    }
+    let jobs = client.enqueue_all(2, &job).await;
     assert!(client.fetch("q", 2).await.is_empty());
     let scheduled = vec!["scheduled".to_owned(); 2];
     assert_eq!(states(&client, &jobs).await, scheduled);
-    assert_eq!(put().await.status, 429);
+    assert!(refused().await);
     assert_eq!(states(&client, &jobs).await, scheduled);
-    pair.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn held_jobs_go_first() {
     let config = "[[queue]]\nname = \"q\"\nmax_depth = 3\nstrategy = \"drop_oldest\"\n\
         [[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 1\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
+    let (_pair, client) = simulated(Lax::spec(), config).await;
     let jobs = client.fill("q", 3).await;
     assert_eq!(ids(&client.fetch("q", 3).await), [&jobs[0]], "two are held");
     let more = client.fill("q", 2).await;
-    let state = async |job: &str| {
-        let seen = client.get(&format!("/ojs/v1/jobs/{job}")).await.json();
-        seen["job"]["state"].as_str().unwrap().to_owned()
-    };
-    assert_eq!(state(&jobs[1]).await, "discarded");
-    assert_eq!(state(&jobs[0]).await, "active");
+    let seen = states(&client, &jobs[..2]).await;
+    assert_eq!(seen, ["active", "discarded"]);
     client.ack(&jobs[0]).await;
     assert_eq!(ids(&client.fetch("q", 1).await), [&jobs[2]]);
     client.ack(&jobs[2]).await;
     assert_eq!(ids(&client.fetch("q", 1).await), [&more[0]]);
-    pair.stop().await;
 }
 
 /// A held job that had ended in another way was not discarded for a new one, and nobody is told so.
@@ -144,7 +120,6 @@ async fn what_had_ended_otherwise_is_not_told_as_dropped() {
     let dropped = "ojs_backpressure_dropped_total{queue=\"q\"}";
     assert_eq!(admin.metric(dropped).await, None);
     assert_eq!(log.with("id=oldest_dropped"), [""; 0]);
-    pair.stop().await;
 }
 
 /// One that the backend does not end at once is told of when it is gone, and the nack says all the same why.
@@ -181,7 +156,6 @@ async fn what_is_dropped_late_is_told_when_it_is_gone() {
     let nacks = backend.bodies("/ojs/v1/workers/nack");
     assert!(nacks.iter().all(|nack| nack.contains("queue_overflow")));
     assert_eq!(client.offer("q").await.status, 201);
-    sidecar.stop().await;
 }
 
 /// Jobs that wait in the backend and such as are held, each of which goes for a new one: never more than fit,
@@ -190,12 +164,10 @@ async fn what_is_dropped_late_is_told_when_it_is_gone() {
 async fn held_jobs_that_go_count_once() {
     let config = "[[queue]]\nname = \"q\"\nmax_depth = 10\nstrategy = \"drop_oldest\"\n\
         [[policy]]\nname = \"p\"\nmatch = { meta.held = \"yes\" }\nconcurrency = 0\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
-    for _ in 0..5 {
-        let mut held = job("q");
-        held["meta"] = json!({"held": "yes"});
-        client.enqueue(held).await;
-    }
+    let (_pair, client) = simulated(Lax::spec(), config).await;
+    let mut held = job("q");
+    held["meta"] = json!({"held": "yes"});
+    client.enqueue_all(5, &held).await;
     assert!(client.fetch("q", 5).await.is_empty(), "all are held");
     client.fill("q", 5).await;
     sleep(Duration::from_secs(1)).await;
@@ -206,7 +178,6 @@ async fn held_jobs_that_go_count_once() {
         let there = stats["queue"]["available"].as_u64().unwrap();
         assert!(there <= 10, "{there} wait after {nth}: {stats}");
     }
-    pair.stop().await;
 }
 
 /// 9.3: a batch makes room for all of itself; with nothing to drop it is refused.
@@ -217,19 +188,14 @@ async fn a_batch_makes_its_room_or_is_refused() {
     client.fill("q", 2).await;
     assert_eq!(client.offer_all(&["q", "q", "q"]).await.status, 201);
     assert_eq!(waiting(&pair.behind.backend, "q").await, 3);
-    assert_eq!(
-        full(&client.offer_all(&["q"; 4]).await, "q", 3)["retryable"],
-        false
-    );
+    let error = full(&client.offer_all(&["q"; 4]).await, "q", 3);
+    assert_eq!(error["retryable"], false);
     client.fetch("q", 3).await;
-    for _ in 0..3 {
-        let later =
-            json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
-        client.enqueue(later).await;
-    }
+    let later =
+        json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
+    client.enqueue_all(3, &later).await;
     let error = full(&client.offer("q").await, "q", 3);
     assert_eq!(error["strategy"], "drop_oldest", "what is scheduled stays");
-    pair.stop().await;
 }
 
 /// A batch that can never fit costs nobody a job.
@@ -246,7 +212,6 @@ async fn no_more_is_dropped_than_is_over_the_bound() {
     }
     client.fill("q", 1).await;
     assert_eq!(waiting(&pair.behind.backend, "q").await, 100);
-    pair.stop().await;
 }
 
 /// What cannot be dropped because the queue is paused is not replaced.
@@ -260,7 +225,6 @@ async fn a_paused_queue_gives_nothing_up() {
         full(&client.offer("q").await, "q", 2);
     }
     assert_eq!(waiting(&pair.behind.backend, "q").await, 2);
-    pair.stop().await;
 }
 
 /// However long it is paused around the sidecar, not one enqueue is let in. Once jobs can be dropped again, they are.
@@ -292,53 +256,41 @@ async fn a_queue_that_is_paused_for_long_does_not_grow() {
     sleep(Duration::from_secs(1)).await;
     client.fill("q", 3).await;
     assert_eq!(waiting(backend, "q").await, 4);
-    pair.stop().await;
 }
 
-/// Where the pause came through here it is known, and not one job is let in.
+/// Where the pause came through here it is known, and not one job is let in. If it is resumed elsewhere that is noticed,
+/// although nobody asks for its jobs.
 #[tokio::test(start_paused = true)]
 async fn a_queue_that_was_paused_through_us_stays_as_it_is() {
-    let (pair, client) = simulated(Lax::spec(), DROPS).await;
-    client.fill("q", 4).await;
-    assert_eq!(
-        client.post("/ojs/v1/queues/q/pause", "{}").await.status,
-        200
-    );
-    for _ in 0..3 {
-        full(&client.offer("q").await, "q", 4);
-        sleep(Duration::from_secs(1)).await;
+    for elsewhere in [false, true] {
+        let (pair, client) = simulated(Lax::spec(), DROPS).await;
+        client.fill("q", 4).await;
+        let act = async |verb: &str| client.post(&format!("/ojs/v1/queues/q/{verb}"), "{}").await;
+        assert_eq!(act("pause").await.status, 200);
+        for _ in 0..3 {
+            full(&client.offer("q").await, "q", 4);
+            sleep(Duration::from_secs(1)).await;
+        }
+        let backend = &pair.behind.backend;
+        assert_eq!(waiting(backend, "q").await, 4);
+        if elsewhere {
+            directly(backend, "/ojs/v1/queues/q/resume", json!({})).await;
+            sleep(Duration::from_secs(7)).await;
+        } else {
+            assert_eq!(act("resume").await.status, 200);
+        }
+        client.fill("q", 2).await;
+        let waits = waiting(backend, "q").await;
+        assert_eq!(waits, 4, "resumed elsewhere: {elsewhere}");
     }
-    assert_eq!(waiting(&pair.behind.backend, "q").await, 4);
-    assert_eq!(
-        client.post("/ojs/v1/queues/q/resume", "{}").await.status,
-        200
-    );
-    client.fill("q", 2).await;
-    assert_eq!(waiting(&pair.behind.backend, "q").await, 4);
-    pair.stop().await;
-}
-
-/// And if it is resumed elsewhere that is noticed, although nobody asks for its jobs.
-#[tokio::test(start_paused = true)]
-async fn a_queue_that_was_resumed_elsewhere_drops_again() {
-    let (pair, client) = simulated(Lax::spec(), DROPS).await;
-    client.fill("q", 4).await;
-    let paused = client.post("/ojs/v1/queues/q/pause", "{}").await;
-    assert_eq!(paused.status, 200);
-    full(&client.offer("q").await, "q", 4);
-    directly(&pair.behind.backend, "/ojs/v1/queues/q/resume", json!({})).await;
-    sleep(Duration::from_secs(7)).await;
-    client.fill("q", 2).await;
-    assert_eq!(waiting(&pair.behind.backend, "q").await, 4);
-    pair.stop().await;
 }
 
 /// The states of these jobs.
 async fn states(client: &Client, jobs: &[String]) -> Vec<String> {
     let mut states = Vec::new();
     for job in jobs {
-        let seen = client.get(&format!("/ojs/v1/jobs/{job}")).await.json();
-        states.push(seen["job"]["state"].as_str().unwrap().to_owned());
+        let seen = client.job(job).await;
+        states.push(seen["state"].as_str().unwrap().to_owned());
     }
     states
 }
@@ -417,7 +369,7 @@ const ONE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 1\nstrategy = \"drop_old
 async fn what_left_meanwhile_is_dropped_for_nobody() {
     let jobs = Arc::default();
     let slow = Duration::from_millis(20);
-    let (backend, sidecar, client) = told(ONE, slow, queue_of(&jobs)).await;
+    let (backend, _sidecar, client) = told(ONE, slow, queue_of(&jobs)).await;
     client.fill("q", 1).await;
     let worker = client.clone();
     let taken = tokio::spawn(async move { worker.fetch("q", 1).await });
@@ -426,14 +378,13 @@ async fn what_left_meanwhile_is_dropped_for_nobody() {
     assert_eq!(ids(&taken.await.unwrap()), ["1"]);
     assert_eq!(*jobs.lock().unwrap(), [2]);
     assert_eq!(backend.asked(Method::POST, "/fetch"), 2, "one is ours");
-    sidecar.stop().await;
 }
 
 /// And if it takes it behind our back, the new job is let in, and not taken for the old one.
 #[tokio::test(start_paused = true)]
 async fn the_job_that_was_just_stored_stays() {
     let jobs = Arc::default();
-    let (backend, sidecar, client) = told(ONE, Duration::from_millis(20), queue_of(&jobs)).await;
+    let (backend, _sidecar, client) = told(ONE, Duration::from_millis(20), queue_of(&jobs)).await;
     client.fill("q", 1).await;
     for _ in 0..3 {
         jobs.lock().unwrap().clear();
@@ -443,14 +394,13 @@ async fn the_job_that_was_just_stored_stays() {
     assert!(backend.bodies("/ojs/v1/workers/nack").is_empty());
     client.fill("q", 1).await;
     assert_eq!(*jobs.lock().unwrap(), [5], "the one before it is older");
-    sidecar.stop().await;
 }
 
 /// Producers that come at once take turns: as many jobs go as come, and none of those.
 #[tokio::test(start_paused = true)]
 async fn as_many_go_as_come_at_once() {
     let jobs = Arc::default();
-    let (backend, sidecar, client) = told(DROPS, Duration::from_millis(20), queue_of(&jobs)).await;
+    let (backend, _sidecar, client) = told(DROPS, Duration::from_millis(20), queue_of(&jobs)).await;
     client.fill("q", 4).await;
     let offers = (0..3).map(|_| {
         let producer = client.clone();
@@ -461,7 +411,6 @@ async fn as_many_go_as_come_at_once() {
     }
     assert_eq!(*jobs.lock().unwrap(), [4, 5, 6, 7]);
     assert_eq!(backend.asked(Method::POST, "/fetch"), 3);
-    sidecar.stop().await;
 }
 
 /// The backend does not store the new job after all: the old one is gone, and its place is free.
@@ -473,7 +422,7 @@ async fn what_went_for_a_refused_job_is_gone() {
         "/ojs/v1/jobs" if no.load(Ordering::SeqCst) => (422, "{}".to_owned()),
         _ => queue(method, path),
     };
-    let (backend, sidecar, client) = told(DROPS, Duration::from_millis(20), says).await;
+    let (backend, _sidecar, client) = told(DROPS, Duration::from_millis(20), says).await;
     client.fill("q", 4).await;
     let wrong = json!({"type": "t", "options": {"queue": "q", "rate_limit": {"concurrency": -1}}});
     let reply = client.post("/ojs/v1/jobs", wrong.to_string()).await;
@@ -485,13 +434,12 @@ async fn what_went_for_a_refused_job_is_gone() {
     client.fill("q", 1).await;
     assert_eq!(*jobs.lock().unwrap(), [2, 3, 4, 5]);
     assert_eq!(backend.asked(Method::POST, "/fetch"), 1);
-    sidecar.stop().await;
 }
 
 /// By bytes as many go as the new job needs, which may be more than one.
 #[tokio::test(start_paused = true)]
 async fn a_long_job_needs_the_bytes_of_several() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let size = job("q").to_string().len();
     let bounds = json!({"max_size_bytes": 4 * size, "strategy": "drop_oldest"});
     client.bound("q", bounds).await;
@@ -502,7 +450,6 @@ async fn a_long_job_needs_the_bytes_of_several() {
     let gone = states(&client, &jobs).await;
     let gone: Vec<bool> = gone.iter().map(|state| is_gone(state)).collect();
     assert_eq!(gone, [true, true, true, false], "it is longer than two");
-    pair.stop().await;
 }
 
 /// Who may not enqueue makes no job go.
@@ -527,15 +474,10 @@ async fn for_who_is_refused_no_job_goes() {
     };
     let policy = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 0\n";
     let config = format!("{ONE}{policy}");
-    let (backend, sidecar, client) = answering_by(Duration::ZERO, &config, says).await;
+    let (backend, _sidecar, client) = answering_by(Duration::ZERO, &config, says).await;
     let send = async |path: &str, login: &str, body: Value| {
-        let headers = [
-            ("authorization", login),
-            ("content-type", "application/json"),
-        ];
-        client
-            .send(Method::POST, path, &headers, body.to_string())
-            .await
+        let client = client.with("authorization", login);
+        client.post(path, body.to_string()).await
     };
     let fetch = json!({"queues": ["q"], "count": 1, "worker_id": "w"});
     let held = send("/ojs/v1/workers/fetch", "Bearer a", fetch).await;
@@ -552,5 +494,4 @@ async fn for_who_is_refused_no_job_goes() {
     }
     let stored = send("/ojs/v1/jobs", "Bearer a", job("q")).await;
     assert_eq!((stored.status, nacks()), (201, 1), "{}", stored.text());
-    sidecar.stop().await;
 }

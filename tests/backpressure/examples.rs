@@ -176,10 +176,9 @@ fn parsed(text: &str) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn a_producer_that_waits() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    client
-        .bound("default", json!({"max_depth": 1, "strategy": "block"}))
-        .await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
+    let blocks = json!({"max_depth": 1, "strategy": "block"});
+    client.bound("default", blocks).await;
     let (headers, body) = parts(BLOCKING);
     assert!(BLOCKING.1.starts_with("POST /ojs/v1/jobs "));
     let send = async |client: Client| {
@@ -200,24 +199,22 @@ async fn a_producer_that_waits() {
     assert_eq!(send(client.clone()).await, 429);
     let waited = begun.elapsed().as_secs_f64() - waited;
     assert!((19.9..20.1).contains(&waited), "{waited}");
-    pair.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_config_of_a_queue() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let (_, body) = parts(CONFIG);
     let path = "/ojs/v1/admin/queues/reports/config";
     assert_eq!(put(&client, path, body).await.status, 200);
     let shown = client.get(path).await.json();
     assert_eq!(shown["backpressure"], parsed(body)["backpressure"]);
-    pair.stop().await;
 }
 
 /// The answer of the example, with a bound of 5: everything that it has is there, and more.
 #[tokio::test(start_paused = true)]
 async fn a_rejection() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     client.bound("default", json!({"max_depth": 5})).await;
     client.fill("default", 5).await;
     let reply = client.offer("default").await;
@@ -243,12 +240,11 @@ async fn a_rejection() {
             _ => assert_eq!(&told[name], value, "{name}"),
         }
     }
-    pair.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_warning() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     client.bound("q", json!({"max_depth": 50})).await;
     client.fill("q", 41).await;
     let reply = client.offer("q").await;
@@ -258,12 +254,11 @@ async fn a_warning() {
         let value = if value > 1.0 { value / 1_000.0 } else { value };
         assert_eq!(number(&reply, name), value, "{name}");
     }
-    pair.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_tenant_s_bound() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let few = TENANT.1.replace("50000", "2");
     let path = "/ojs/v1/admin/tenants/acme-corp";
     assert_eq!(put(&client, path, &few).await.json(), parsed(&few));
@@ -279,12 +274,11 @@ async fn a_tenant_s_bound() {
         offer("other", "a").await,
     ];
     assert_eq!(answers, [201, 201, 429, 201]);
-    pair.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bounded_queue() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let (path, body) = command(EMAIL);
     assert_eq!(put(&client, path, body).await.status, 200);
     let shown = client.get(path).await.json();
@@ -293,7 +287,6 @@ async fn a_bounded_queue() {
     assert_eq!(put(&client, path, &few).await.status, 200);
     client.fill("email", 1).await;
     full(&client.offer("email").await, "email", 1);
-    pair.stop().await;
 }
 
 /// The producer of the example, in our words.
@@ -319,10 +312,8 @@ async fn a_producer_that_comes_back() {
     client.bound("default", json!({"max_depth": 2})).await;
     client.fill("default", 2).await;
     let given_up = enqueue_with_backpressure(&client).await;
-    assert_eq!(
-        given_up.unwrap_err(),
-        "Enqueue failed after 5 attempts (queue full)"
-    );
+    let why = given_up.unwrap_err();
+    assert_eq!(why, "Enqueue failed after 5 attempts (queue full)");
     let worker = client.clone();
     let room = tokio::spawn(async move {
         sleep(Duration::from_secs(10)).await;
@@ -332,7 +323,6 @@ async fn a_producer_that_comes_back() {
     assert_eq!(stored["job"]["state"], "available");
     assert_eq!(room.await.unwrap().len(), 1);
     assert_eq!(waiting(&pair.behind.backend, "default").await, 2);
-    pair.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -343,13 +333,8 @@ async fn a_queue_that_drops() {
     assert_eq!(put(&client, path, &few).await.status, 200);
     let jobs = client.fill("notifications", 4).await;
     assert_eq!(waiting(&pair.behind.backend, "notifications").await, 3);
-    let first = client
-        .get(&format!("/ojs/v1/jobs/{}", jobs[0]))
-        .await
-        .json();
-    assert_eq!(first["job"]["state"], "discarded");
+    assert_eq!(client.job(&jobs[0]).await["state"], "discarded");
     assert_eq!(put(&client, path, body).await.status, 200);
     let shown = client.get(path).await.json();
     assert_eq!(shown["backpressure"], parsed(body)["backpressure"]);
-    pair.stop().await;
 }

@@ -57,9 +57,7 @@ async fn they_count_while_they_wait_for_a_time() {
         sleep(Duration::from_millis(1_200)).await;
         assert_eq!(offer(&client, &later).await, 429, "{name}");
         // One that is cancelled before its time is gone.
-        let path = format!("/ojs/v1/jobs/{first}");
-        let gone = client.send(Method::DELETE, &path, &[], "").await;
-        assert_eq!(gone.status, 200, "{name}");
+        client.cancel(&first).await;
         let again = json!({"retry": {"max_attempts": 5, "initial_interval": "PT60S"}});
         let again = flat(again);
         assert_eq!(offer(&client, &again).await, 201, "{name}");
@@ -68,10 +66,9 @@ async fn they_count_while_they_wait_for_a_time() {
         sleep(Duration::from_millis(1_200)).await;
         // A nack says nothing of its job there.
         let told = name != Lax::lite().name;
-        let wanted = if told {
-            429
-        } else {
-            offer(&client, &again).await
+        let wanted = match told {
+            true => 429,
+            false => offer(&client, &again).await,
         };
         assert_eq!(offer(&client, &again).await, wanted, "{name}");
         pair.stop().await;
@@ -82,7 +79,7 @@ async fn they_count_while_they_wait_for_a_time() {
 #[tokio::test(start_paused = true)]
 async fn they_do_not_count_where_they_are_not() {
     let config = "[[queue]]\nname = \"mail\"\nmax_depth = 1\n";
-    let (pair, client) = simulated(Lax::redis(), config).await;
+    let (_pair, client) = simulated(Lax::redis(), config).await;
     client.fill("mail", 1).await;
     assert_eq!(client.fetch("mail", 1).await.len(), 1);
     let again = flat(json!({"retry": {"max_attempts": 5, "initial_interval": "PT60S"}}));
@@ -97,22 +94,19 @@ async fn they_do_not_count_where_they_are_not() {
     assert_eq!(reply.status, 201, "{}", reply.text());
     assert_eq!(number(&reply, "x-ojs-queue-pressure"), 1.0);
     full(&client.offer("mail").await, "mail", 1);
-    pair.stop().await;
 }
 
 /// The next one of a full queue goes, whatever it shows.
 #[tokio::test(start_paused = true)]
 async fn the_next_of_them_goes() {
     let config = "[[queue]]\nname = \"default\"\nmax_depth = 2\nstrategy = \"drop_oldest\"\n";
-    let (pair, client) = simulated(Lax::redis(), config).await;
+    let (_pair, client) = simulated(Lax::redis(), config).await;
     let mut ids = Vec::new();
     for priority in [5, 9, 1, 1] {
         let job = flat(json!({"priority": priority}));
         ids.push(client.enqueue(job).await);
     }
     for (nth, state) in [(0, "discarded"), (1, "discarded"), (3, "available")] {
-        let job = client.get(&format!("/ojs/v1/jobs/{}", ids[nth])).await;
-        assert_eq!(job.json()["job"]["state"], state, "{nth}");
+        assert_eq!(client.job(&ids[nth]).await["state"], state, "{nth}");
     }
-    pair.stop().await;
 }

@@ -14,24 +14,15 @@ async fn offer(client: &Client, tenant: &str) -> Reply {
 }
 
 fn full(reply: &Reply, tenant: &str) {
-    assert_eq!(reply.status, 429, "{}", reply.text());
-    let error = &reply.json()["error"];
-    assert_eq!(
-        (&error["code"], &error["key"]),
-        (&json!("QUEUE_FULL"), &json!(tenant))
-    );
-    assert_eq!((&error["depth"], &error["bound"]), (&json!(3), &json!(3)));
+    let error = reply.refuses(429, "QUEUE_FULL", tenant);
+    assert_eq!(error["key"], tenant);
+    assert_eq!([&error["depth"], &error["bound"]], [3, 3]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_tenant_has_its_share() {
     let (pair, client) = simulated(Lax::spec(), FILE).await;
-    let mut of_a = Vec::new();
-    for _ in 0..3 {
-        let reply = offer(&client, "a").await;
-        assert_eq!(reply.status, 201);
-        of_a.push(reply.json()["job"]["id"].as_str().unwrap().to_owned());
-    }
+    let of_a = client.enqueue_all(3, &job("a")).await;
     full(&offer(&client, "a").await, "a");
     for tenant in ["b", "b", "b", "c"] {
         assert_eq!(offer(&client, tenant).await.status, 201);
@@ -45,28 +36,21 @@ async fn each_tenant_has_its_share() {
     assert_eq!(id(&first[0]), of_a[0]);
     assert_eq!(offer(&client, "a").await.status, 201);
     full(&offer(&client, "a").await, "a");
-    let path = format!("/ojs/v1/jobs/{}", of_a[1]);
-    assert_eq!(
-        client.send(Method::DELETE, &path, &[], "").await.status,
-        200
-    );
+    client.cancel(&of_a[1]).await;
     assert_eq!(offer(&client, "a").await.status, 201);
     full(&offer(&client, "a").await, "a");
     let fetch = json!({"queues": ["q"], "count": 2, "worker_id": "around"});
     directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
     sleep(std::time::Duration::from_millis(120)).await;
     assert_eq!(offer(&client, "a").await.status, 201);
-    pair.stop().await;
 }
 
 /// Held jobs are their tenant's until a worker has them.
 #[tokio::test(start_paused = true)]
 async fn held_jobs_are_their_tenant_s() {
     let limits = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 1\n";
-    let (pair, client) = simulated(Lax::spec(), &format!("{FILE}{limits}")).await;
-    for _ in 0..3 {
-        assert_eq!(offer(&client, "a").await.status, 201);
-    }
+    let (_pair, client) = simulated(Lax::spec(), &format!("{FILE}{limits}")).await;
+    client.enqueue_all(3, &job("a")).await;
     let out = client.fetch("q", 3).await;
     assert_eq!(out.len(), 1, "two are held");
     assert_eq!(offer(&client, "a").await.status, 201);
@@ -74,7 +58,6 @@ async fn held_jobs_are_their_tenant_s() {
     client.ack(id(&out[0])).await;
     assert_eq!(client.fetch("q", 1).await.len(), 1);
     assert_eq!(offer(&client, "a").await.status, 201);
-    pair.stop().await;
 }
 
 /// Where the oldest go to make room, a tenant that has its share gets no more: nobody's job is dropped
@@ -84,9 +67,7 @@ async fn dropping_makes_no_room_for_a_full_tenant() {
     let file = "[[queue]]\nname = \"q\"\nmax_depth = 4\nstrategy = \"drop_oldest\"\n\
         per_key = { by = \"{meta.tenant_id}\", max_depth = 3 }\n";
     let (pair, client) = simulated(Lax::spec(), file).await;
-    for _ in 0..3 {
-        assert_eq!(offer(&client, "a").await.status, 201);
-    }
+    client.enqueue_all(3, &job("a")).await;
     full(&offer(&client, "a").await, "a");
     assert_eq!(offer(&client, "b").await.status, 201);
     full(&offer(&client, "a").await, "a");
@@ -96,5 +77,4 @@ async fn dropping_makes_no_room_for_a_full_tenant() {
     assert_eq!(offer(&client, "a").await.status, 201, "and two again");
     let waiting = crate::backpressure::rig::waiting(&pair.behind.backend, "q").await;
     assert_eq!(waiting, 4);
-    pair.stop().await;
 }

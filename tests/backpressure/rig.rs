@@ -40,22 +40,12 @@ impl Client {
 
     /// Enqueues, and would wait `seconds` for room.
     pub async fn offer_blocking(&self, queue: &str, seconds: &str) -> Reply {
-        let headers = [
-            ("content-type", "application/openjobspec+json"),
-            ("ojs-block-timeout", seconds),
-        ];
-        let body = job(queue).to_string();
-        self.send(Method::POST, "/ojs/v1/jobs", &headers, body)
-            .await
+        self.with("ojs-block-timeout", seconds).offer(queue).await
     }
 
     /// Enqueues `n` jobs, all of which must be accepted.
     pub async fn fill(&self, queue: &str, n: usize) -> Vec<String> {
-        let mut ids = Vec::new();
-        for _ in 0..n {
-            ids.push(self.enqueue(job(queue)).await);
-        }
-        ids
+        self.enqueue_all(n, &job(queue)).await
     }
 }
 

@@ -9,28 +9,23 @@ use crate::sidecar::simulated::Start;
 
 #[tokio::test(start_paused = true)]
 async fn a_time_to_wait_that_is_none_is_named() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    client
-        .bound("q", json!({"max_depth": 1, "strategy": "block"}))
-        .await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
+    let blocks = json!({"max_depth": 1, "strategy": "block"});
+    client.bound("q", blocks).await;
     // Where nobody waits nothing is read.
     assert_eq!(client.offer_blocking("q", "soon").await.status, 201);
     for timeout in ["soon", "-1", "1e400", "NaN", ""] {
         let reply = client.offer_blocking("q", timeout).await;
-        assert_eq!(reply.status, 400, "{timeout:?}: {}", reply.text());
-        assert_eq!(
-            reply.json()["error"]["details"]["field"],
-            "OJS-Block-Timeout"
-        );
+        let error = reply.refuses(400, "invalid_request", timeout);
+        assert_eq!(error["details"]["field"], "OJS-Block-Timeout");
     }
-    pair.stop().await;
 }
 
 /// A present `backpressure` replaces what was set, also one without a word in it; what nobody understands is no
 /// success.
 #[tokio::test(start_paused = true)]
 async fn a_put_that_changes_nothing_is_no_success() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let path = config("q");
     let raw = async |path: &str, body: &str| {
         let kind = [("content-type", "application/json")];
@@ -61,7 +56,6 @@ async fn a_put_that_changes_nothing_is_no_success() {
     assert_eq!(shown["backpressure"], json!({"max_depth": 5}));
     let shown = client.get(tenant).await.json();
     assert_eq!(shown["limits"], json!({"max_queue_depth": 1}));
-    pair.stop().await;
 }
 
 /// The backend's own route gets every word of a PUT, ours too; what it refuses is not set; where it shows
@@ -85,31 +79,23 @@ async fn bounds_are_passed_on() {
         ),
         _ => (404, "404 page not found\n".to_owned()),
     };
-    let (backend, sidecar, client) = told("", Duration::ZERO, answers).await;
+    let (backend, _sidecar, client) = told("", Duration::ZERO, answers).await;
     let body = json!({"backpressure": {"max_depth": 5}, "retention": 5});
     let reply = client.put(&config("q"), body.clone()).await;
     assert_eq!(reply.status, 200);
     let expected = json!({"retention": 5, "backpressure": {"max_depth": 5}});
     assert_eq!(reply.json()["configuration"], expected);
     assert_eq!(*sent.lock().unwrap(), ["PUT"]);
-    assert_eq!(
-        backend.bodies("/ojs/v1/admin/queues/q/config"),
-        [body.to_string()]
-    );
+    let heard = backend.bodies("/ojs/v1/admin/queues/q/config");
+    assert_eq!(heard, [body.to_string()]);
     for path in ["/ojs/v1/admin/queues/q", "/ojs/v1/admin/queues/q/config"] {
         assert_eq!(client.get(path).await.json()["configuration"], expected);
     }
     let refused = client.put(&config("no"), body).await;
     assert_eq!(refused.status, 422);
     assert_eq!(refused.json()["error"]["code"], "theirs");
-    assert!(
-        !client
-            .get(&config("no"))
-            .await
-            .text()
-            .contains("backpressure")
-    );
-    sidecar.stop().await;
+    let shown = client.get(&config("no")).await.text();
+    assert!(!shown.contains("backpressure"), "{shown}");
 }
 
 #[test]
@@ -121,12 +107,9 @@ fn the_file_is_checked() {
             Err(report) => report.to_string(),
         }
     };
-    assert_eq!(
-        problems(
-            "name = 'q'\nmax_depth = 5\nmax_size = '1MiB'\nstrategy = 'block'\nwarning_threshold = 1\nblock_timeout_max = '5s'\nenqueue_rate = { limit = 1, period = '1s' }"
-        ),
-        ""
-    );
+    let all = "name = 'q'\nmax_depth = 5\nmax_size = '1MiB'\nstrategy = 'block'\nwarning_threshold = 1\n\
+        block_timeout_max = '5s'\nenqueue_rate = { limit = 1, period = '1s' }";
+    assert_eq!(problems(all), "");
     let wrong = r#"
         name = 'q' | max_depth = -1 => `queue.max_depth` must be from 0
         name = 'q' | max_depth = '5' => `queue.max_depth` must be a whole number
@@ -178,10 +161,8 @@ async fn what_is_set_is_kept_in_the_store() {
     first.stop().await;
     let third = start().start().await;
     let again = third.client();
-    assert_eq!(
-        again.get(&config("q")).await.json()["backpressure"],
-        everything
-    );
+    let shown = again.get(&config("q")).await.json();
+    assert_eq!(shown["backpressure"], everything);
     full(&again.offer("q").await, "q", 2);
     let tenant = again.get("/ojs/v1/admin/tenants/acme").await.json();
     assert_eq!(tenant, json!({"tenant_id": "acme", "limits": limit}));
@@ -205,15 +186,12 @@ async fn a_bound_that_hides_the_file_s_is_told_at_the_start() {
     let start = |file| Start::before(&net, &behind.base(), file).store(store.clone());
     let first = start("").start().await;
     first.client().bound("q", json!({"max_depth": 2})).await;
-    assert!(
-        log.with("bound_over_http").is_empty(),
-        "the file says nothing"
-    );
+    let told = log.with("bound_over_http");
+    assert!(told.is_empty(), "the file says nothing");
     start(file).start().await.stop().await;
     let lines = log.with("bound_over_http");
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("keys=_queue:q"), "{lines:?}");
-    first.stop().await;
 }
 
 /// Changes that come at the same time do not undo each other.
@@ -234,5 +212,4 @@ async fn many_are_set_at_once() {
         });
     }
     all.join_all().await;
-    pair.stop().await;
 }

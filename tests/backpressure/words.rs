@@ -23,7 +23,7 @@ async fn what_is_not_used_up_is_not_said_to_be() {
         [[queue]]\nname = \"sized\"\nmax_size = 1000\n\
         [[queue]]\nname = \"keyed\"\nper_key = { by = \"{meta.tenant_id}\", max_depth = 2 }\n\
         [[tenant]]\nid = \"acme\"\nlimits = { max_queue_depth = 2 }\n";
-    let (pair, client) = simulated(Lax::spec(), file).await;
+    let (_pair, client) = simulated(Lax::spec(), file).await;
     let said = async |queue: &str, n: usize, long: usize, who: &str| {
         refused(&offer(&client, queue, n, long, who).await)["message"].clone()
     };
@@ -64,14 +64,13 @@ async fn what_is_not_used_up_is_not_said_to_be() {
         (&error["message"], &error["retryable"]),
         (&json!(expected), &json!(false))
     );
-    pair.stop().await;
 }
 
 /// `X-RateLimit-Reset` is when there is room, and for what can never fit, when the whole window is free.
 #[tokio::test(start_paused = true)]
 async fn a_window_is_reset_when_it_ends() {
     let file = "[[queue]]\nname = \"q\"\nenqueue_rate = { limit = 2, period = \"50s\" }\n";
-    let (pair, client) = simulated(Lax::spec(), file).await;
+    let (_pair, client) = simulated(Lax::spec(), file).await;
     let reset = async |n: usize| {
         let reply = offer(&client, "q", n, 1, "a").await;
         assert_eq!(reply.status, 429, "{}", reply.text());
@@ -91,14 +90,13 @@ async fn a_window_is_reset_when_it_ends() {
     after(begun, reset(1).await, 50.0);
     after(begun, reset(2).await, 70.0);
     after(begun, reset(3).await, 70.0);
-    pair.stop().await;
 }
 
 /// Where the bound of bytes is the nearest, the numbers say what they count.
 #[tokio::test(start_paused = true)]
 async fn bytes_are_not_told_as_jobs() {
     let (_guard, log) = logged();
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let both = json!({"max_depth": 100, "max_size_bytes": 1000});
     client.bound("q", both).await;
     let types = "/ojs/v1/events/stream?types=backpressure.*";
@@ -132,5 +130,4 @@ async fn bytes_are_not_told_as_jobs() {
             "{lines:?}"
         );
     }
-    pair.stop().await;
 }

@@ -31,11 +31,12 @@ impl Lines {
         (lines, tracing::subscriber::set_default(log.finish()))
     }
 
-    /// Those with this in them.
+    /// Those with this in them, from their level on.
     pub fn with(&self, words: &str) -> Vec<String> {
         let text = self.text();
         let lines = text.lines().filter(|line| line.contains(words));
-        lines.map(str::to_owned).collect()
+        let levels = lines.map(|line| line.split_once("Z ").map_or(line, |(_, rest)| rest));
+        levels.map(|rest| rest.trim_start().to_owned()).collect()
     }
 
     /// All of them.

@@ -5,29 +5,21 @@ use ojs_throttle::duration;
 use super::prelude::*;
 use crate::sidecar::simulated::Pair;
 
-async fn state(client: &Client, job: &str) -> Value {
-    let reply = client.get(&format!("/ojs/v1/jobs/{job}")).await;
-    reply.json()["job"].clone()
-}
-
 /// 14.4, as it stands, but for a limit that a test reaches: "Drop excess notification jobs rather than
 /// queuing them"; 6.2: the job is moved to `discarded`.
 #[tokio::test(start_paused = true)]
 async fn excess_notifications_are_dropped() {
     let (pair, client) = simulated(Lax::spec(), "").await;
-    let mut jobs = Vec::new();
-    for _ in 0..6 {
-        let job = json!({
-            "type": "notification.push",
-            "args": [{"user_id": "u_789", "message": "New follower!"}],
-            "rate_limit": {
-                "key": "push-notifications",
-                "rate": {"limit": 2, "period": "PT1M"},
-                "on_limit": "drop"
-            }
-        });
-        jobs.push(client.enqueue(job).await);
-    }
+    let job = json!({
+        "type": "notification.push",
+        "args": [{"user_id": "u_789", "message": "New follower!"}],
+        "rate_limit": {
+            "key": "push-notifications",
+            "rate": {"limit": 2, "period": "PT1M"},
+            "on_limit": "drop"
+        }
+    });
+    let jobs = client.enqueue_all(6, &job).await;
     let started = client.fetch("default", 10).await;
     assert_eq!(ids(&started), [&jobs[0], &jobs[1]]);
     for job in &jobs[..2] {
@@ -35,12 +27,11 @@ async fn excess_notifications_are_dropped() {
     }
     sleep(Duration::from_millis(100)).await;
     for job in &jobs[2..] {
-        let shown = state(&client, job).await;
+        let shown = client.job(job).await;
         assert_eq!(shown["state"], "discarded", "{shown}");
         assert_eq!(shown["errors"][0]["code"], "rate_limit_dropped", "{shown}");
     }
-    let inspect = client.get("/ojs/v1/rate-limits/push-notifications").await;
-    let counted = inspect.json();
+    let counted = client.inspect("push-notifications").await;
     assert_eq!(counted["rate"]["current_count"], 2, "{counted}");
     assert_eq!(counted["waiting_count"], 0, "{counted}");
     sleep(Duration::from_secs(61)).await;
@@ -48,59 +39,37 @@ async fn excess_notifications_are_dropped() {
         client.fetch("default", 10).await.is_empty(),
         "what was dropped never runs"
     );
-    let discarded = pair.behind.backend.ledger();
-    let discarded = discarded
-        .iter()
-        .filter(|event| event.kind == EventKind::Discarded);
-    assert_eq!(discarded.count(), 4);
-    pair.stop().await;
+    assert_eq!(pair.behind.count(EventKind::Discarded), 4);
 }
 
 /// Jobs that are discarded are lost: the log, the key, the queue and the job itself say so.
 #[tokio::test(start_paused = true)]
 async fn jobs_that_a_limit_discards_are_told_of() {
-    let (_guard, log) = crate::backpressure::depth::logged();
+    let (log, _logged) = crate::harness::lines::Lines::listen();
     let file = "[[policy]]\nname = \"push\"\nmatch = { queue = \"p\" }\non_limit = \"drop\"\n\
         rate = { limit = 1, period = \"1m\" }\n";
     let (pair, client) = simulated(Lax::spec(), file).await;
-    let mut jobs = Vec::new();
-    for _ in 0..4 {
-        let job = json!({"type": "t", "args": [], "options": {"queue": "p"}});
-        jobs.push(client.enqueue(job).await);
-    }
+    let jobs = client.enqueue_all(4, &plain("p")).await;
     assert_eq!(client.fetch("p", 4).await.len(), 1);
     sleep(Duration::from_millis(100)).await;
     let lines = log.with("id=jobs_dropped");
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(
-        lines[0].contains("WARN") && lines[0].contains("policy=push key=push jobs=1"),
-        "{lines:?}"
-    );
+    assert!(lines[0].starts_with("WARN"), "{lines:?}");
+    assert!(lines[0].contains("policy=push key=push jobs=1"));
     let admin = pair.sidecar.admin();
     for asked in ["key=push", "queue=p", "type=t&queue=p"] {
-        let why = admin.get(&format!("/throttle/v1/why?{asked}")).await.json();
+        let why = admin.why(asked).await;
         assert_eq!(why["cause"], "drops jobs", "{why}");
         let words = why["why"].as_str().unwrap();
-        assert!(
-            words.contains("are discarded") && words.contains("its window allows"),
-            "{why}"
-        );
+        assert!(words.contains("are discarded"), "{why}");
+        assert!(words.contains("its window allows"), "{why}");
     }
-    let state = admin.get("/throttle/v1/state").await.json();
-    assert_eq!(
-        state["keys"]["rows"][0]["cause"]["name"], "drops jobs",
-        "{state}"
-    );
-    let gone = admin
-        .get(&format!("/throttle/v1/why?job={}", jobs[3]))
-        .await
-        .json();
-    assert_eq!(
-        (&gone["cause"], &gone["next_start"]),
-        (&json!("dropped"), &json!(null)),
-        "{gone}"
-    );
-    pair.stop().await;
+    let state = admin.state().await;
+    let cause = &state["keys"]["rows"][0]["cause"]["name"];
+    assert_eq!(cause, "drops jobs", "{state}");
+    let gone = admin.why(&format!("job={}", jobs[3])).await;
+    assert_eq!(gone["cause"], "dropped", "{gone}");
+    assert!(gone["next_start"].is_null(), "{gone}");
 }
 
 /// ojs-core: what is past its `expires_at` when it would start is discarded, and never runs. It waited here.
@@ -132,15 +101,11 @@ async fn a_job_that_expires_while_it_is_held_is_discarded() {
         client.ack(&first).await;
         assert_eq!(ids(&client.fetch("q", 3).await), [&good], "{name}");
         sleep(Duration::from_secs(1)).await;
-        let shown = state(&client, &late).await;
+        let shown = client.job(&late).await;
         let is_gone = ["discarded", "cancelled"].contains(&shown["state"].as_str().unwrap());
         assert!(is_gone, "{name}: {shown}");
-        let counted = pair
-            .sidecar
-            .admin()
-            .metric("ojs_throttle_hold_expired_total")
-            .await;
-        assert_eq!(counted, Some(1.0), "{name}");
+        let (admin, expired) = (pair.sidecar.admin(), "ojs_throttle_hold_expired_total");
+        assert_eq!(admin.metric(expired).await, Some(1.0), "{name}");
         pair.stop().await;
     }
 }
@@ -158,11 +123,10 @@ async fn a_time_to_expire_that_was_never_set_is_none() {
         (200, body.to_string().into())
     };
     let file = "[[policy]]\nname = \"k\"\nkey = \"k\"\nconcurrency = 1\n";
-    let (backend, sidecar, client) =
+    let (backend, _sidecar, client) =
         crate::sidecar::answering::answering_by(Duration::ZERO, file, says).await;
     assert_eq!(ids(&client.fetch("q", 1).await), ["a"]);
     let nacks = backend.requests().into_iter();
     let nacks = nacks.filter(|(head, _)| head.uri.path() == "/ojs/v1/workers/nack");
     assert_eq!(nacks.count(), 0);
-    sidecar.stop().await;
 }

@@ -32,12 +32,8 @@ async fn a_page_comes_in_time_from_a_slow_store() {
     assert_eq!(page.status, 200);
     let text = page.text();
     assert!(text.contains("\nojs_throttle_store_up 1\n"), "{text}");
-    for line in [
-        "{key=\"_other\"} 10\n",
-        "{key=\"k7\"} 1\n",
-        "{key=\"k8\"} 1\n",
-    ] {
-        let line = format!("ojs_rate_limit_active{line}");
+    for (key, active) in [("_other", 10), ("k7", 1), ("k8", 1)] {
+        let line = format!("ojs_rate_limit_active{{key=\"{key}\"}} {active}\n");
         assert!(text.contains(&line), "{line}: {text}");
     }
     assert_within(begun.elapsed(), Duration::from_secs(1), "");
@@ -63,11 +59,8 @@ async fn scrapes_of_a_silent_store_do_not_pile_up() {
     let page = rig.admin.get("/metrics").await;
     assert_eq!(page.status, 503, "{}", page.text());
     assert!(begun.elapsed() < Duration::from_millis(100));
-    assert_eq!(
-        rig.admin.get("/livez").await.status,
-        200,
-        "a probe waits for nobody"
-    );
+    let probed = rig.admin.get("/livez").await;
+    assert_eq!(probed.status, 200, "a probe waits for nobody");
     // Each ends by itself.
     sleep(Duration::from_secs(5)).await;
     assert_eq!(rig.admin.get("/metrics").await.status, 200);
@@ -77,6 +70,7 @@ async fn scrapes_of_a_silent_store_do_not_pile_up() {
 type Asker = (&'static str, &'static str, &'static str, [u16; 2]);
 
 const JSON: &str = "application/json";
+const JSON_UTF_8: &str = "Application/JSON; charset=utf-8";
 const RIGHT: &str = "Bearer s3cret";
 /// `x:s3cret`, and `s3cret:x`.
 const PASSWORD: &str = "Basic eDpzM2NyZXQ=";
@@ -87,12 +81,7 @@ const PAGE: &str = "evil.example:9091";
 /// The same wherever the port listens.
 const ANYWHERE: [Asker; 9] = [
     (HERE, RIGHT, JSON, [200, 200]),
-    (
-        HERE,
-        "bearer s3cret",
-        "Application/JSON; charset=utf-8",
-        [200, 200],
-    ),
+    (HERE, "bearer s3cret", JSON_UTF_8, [200, 200]),
     (PAGE, RIGHT, JSON, [200, 200]),
     (HERE, RIGHT, "", [200, 415]),
     (HERE, RIGHT, "text/plain", [200, 415]),
@@ -127,10 +116,8 @@ const BEYOND_WITHOUT_TOKEN: [Asker; 2] = [
 
 #[tokio::test(start_paused = true)]
 async fn who_may_look_and_who_may_change() {
-    let (token, beyond) = (
-        "control_token = \"s3cret\"\n",
-        "admin_listen = \"0.0.0.0:9091\"\n",
-    );
+    let token = "control_token = \"s3cret\"\n";
+    let beyond = "admin_listen = \"0.0.0.0:9091\"\n";
     let known = "[[policy]]\nname = \"k\"\nconcurrency = 5\n";
     for (server, askers) in [
         (token.to_owned(), [&ANYWHERE[..], &ON_LOOPBACK].concat()),
@@ -241,21 +228,16 @@ async fn overrides_are_the_same_on_both_ports() {
         let set = admin.put(here, body.clone()).await;
         assert_eq!(set.status, 200, "{}", set.text());
         assert_eq!(set.json()["override"], body, "{}", set.text());
-        assert_eq!(
-            admin.get(here).await.json(),
-            rig.client.get(there).await.json()
-        );
+        let (shown, theirs) = (admin.get(here).await, rig.client.get(there).await);
+        assert_eq!(shown.json(), theirs.json());
         assert_eq!(set.json(), rig.client.put(there, body.clone()).await.json());
-        let job = json!({"type": "t", "args": [], "options": {"queue": "q.x"}});
+        let job = plain("q.x");
         rig.client.enqueue(job).await;
         assert!(rig.client.fetch("q.x", 1).await.is_empty());
         let gone = admin.delete(here).await;
         assert_eq!((gone.status, &gone.json()["override"]), (200, &Value::Null));
-        let again = admin.delete(here).await;
-        assert_eq!(
-            (again.status, rig.client.delete(there).await.status),
-            (404, 404)
-        );
+        assert_eq!(admin.delete(here).await.status, 404);
+        assert_eq!(rig.client.delete(there).await.status, 404);
         assert_eq!(rig.client.fetch("q.x", 1).await.len(), 1);
     }
 }
@@ -316,11 +298,8 @@ async fn the_end_of_a_policy_s_pause_wakes_who_waits() {
         sleep(Duration::from_millis(100)).await;
         started = rig.client.fetch("q", 9).await;
     }
-    assert_within(
-        Duration::from_secs_f64(rig.after_noon() - 60.0),
-        Duration::from_millis(1_100),
-        "",
-    );
+    let late = Duration::from_secs_f64(rig.after_noon() - 60.0);
+    assert_within(late, Duration::from_millis(1_100), "");
     assert!(started.len() >= 2, "{started:?}");
 }
 
@@ -336,16 +315,10 @@ async fn what_a_queue_as_a_whole_has_not_is_refused() {
     ] {
         let path = format!("/throttle/v1/keys/{what}");
         let reply = admin.send(method, &path, &[], body).await;
-        assert_eq!(reply.status, 404, "{what}: {}", reply.text());
-        assert!(
-            reply.text().contains("it stands for a queue as a whole"),
-            "{}",
-            reply.text()
-        );
-        assert!(
-            reply.text().contains("_queue:NAME/override"),
-            "{}",
-            reply.text()
-        );
+        let text = reply.text();
+        assert_eq!(reply.status, 404, "{what}: {text}");
+        for words in ["it stands for a queue as a whole", "_queue:NAME/override"] {
+            assert!(text.contains(words), "{what}: {text}");
+        }
     }
 }

@@ -13,21 +13,22 @@ use crate::sidecar::simulated::{Served, Start};
 
 const TWO: &str = "[[policy]]\nname = \"two\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n";
 
-struct Stage {
-    net: Net,
-    behind: Served,
-    lines: Lines,
+/// A backend, what is logged, and as many sidecars as a test starts.
+pub struct Stage {
+    pub net: Net,
+    pub behind: Served,
+    pub lines: Lines,
 }
 
 impl Stage {
-    async fn of(lax: Lax) -> (Stage, impl Drop) {
+    pub async fn of(lax: Lax) -> (Stage, impl Drop) {
         let (lines, guard) = Lines::listen();
         let net = Net::Sim(sim::Network::default());
         let behind = backend(&net, lax).await;
         (Stage { net, behind, lines }, guard)
     }
 
-    async fn sidecar(&self, seed: u64, store: impl Into<Store>, rest: &str) -> Sidecar {
+    pub async fn sidecar(&self, seed: u64, store: impl Into<Store>, rest: &str) -> Sidecar {
         let start = Start::before(&self.net, &self.behind.base(), rest);
         start.seed(seed).store(store).start().await
     }
@@ -37,13 +38,19 @@ impl Stage {
         Client::new(&self.net, self.behind.addr)
     }
 
-    fn warned(&self, id: &str) -> usize {
+    pub fn warned(&self, id: &str) -> usize {
         self.lines.with(&format!("id={id}")).len()
+    }
+
+    /// No worker is seen to go around, and nobody was warned of one.
+    async fn none_goes_around(&self, sidecar: &Sidecar) {
+        let seen = (workers(sidecar).await, self.warned("workers_around"));
+        assert_eq!(seen, (Some(0.0), 0));
     }
 }
 
 /// A memory store on the clock that the backend has.
-fn memory() -> Arc<MemoryStore> {
+pub fn memory() -> Arc<MemoryStore> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     Arc::new(MemoryStore::new(now.as_micros() as u64))
 }
@@ -55,7 +62,7 @@ async fn workers(sidecar: &Sidecar) -> Option<f64> {
 
 /// The causes of the whole sidecar, by their names, with their sentences.
 async fn causes(sidecar: &Sidecar) -> Vec<(String, String)> {
-    let state = sidecar.admin().get("/throttle/v1/state").await.json();
+    let state = sidecar.admin().state().await;
     let text = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
     let all = state["causes"].as_array().unwrap().iter();
     all.map(|one| (text(one, "name"), text(one, "why")))
@@ -73,7 +80,7 @@ async fn work_for(seconds: u64, queue: &str, workers: &[(&Client, &str)]) {
     for _ in 0..seconds {
         let mut out = Vec::new();
         for (client, worker) in workers {
-            let job = json!({"type": "t", "args": [], "options": {"queue": queue}});
+            let job = plain(queue);
             client.enqueue(job).await;
             let got = fetched(client, queue, worker).await;
             out.extend(got.into_iter().map(|job| (*client, *worker, job)));
@@ -102,10 +109,7 @@ async fn workers_that_go_around_are_told_of_everywhere() {
         let mut all: Vec<(&Client, &str)> = names.map(|name| (&around, name)).to_vec();
         all.push((&through, "w"));
         work_for(35, "billing", &all).await;
-        assert_eq!(
-            (workers(&sidecar).await, stage.warned("workers_around")),
-            (Some(0.0), 0)
-        );
+        stage.none_goes_around(&sidecar).await;
         work_for(135, "billing", &all).await;
         let seen = if shows_claimer { 6.0 } else { 1.0 };
         assert_eq!(workers(&sidecar).await, Some(seen));
@@ -116,18 +120,12 @@ async fn workers_that_go_around_are_told_of_everywhere() {
         assert_eq!(name, "around");
         assert!(why.contains("\"billing\""), "{why}");
         assert_eq!(why.contains("\"d0\""), shows_claimer, "{why}");
-        let asked = sidecar.admin().get("/throttle/v1/why?queue=billing").await;
-        assert!(
-            asked.text().contains("around the sidecar"),
-            "{}",
-            asked.text()
-        );
+        let asked = sidecar.admin().why("queue=billing").await.to_string();
+        assert!(asked.contains("around the sidecar"), "{asked}");
         // They were given the right address.
         work_for(100, "billing", &[(&through, "w")]).await;
-        assert_eq!(
-            (workers(&sidecar).await, causes(&sidecar).await),
-            (Some(0.0), vec![])
-        );
+        let left = (workers(&sidecar).await, causes(&sidecar).await);
+        assert_eq!(left, (Some(0.0), vec![]));
     }
 }
 
@@ -151,10 +149,7 @@ async fn jobs_that_ran_before_there_were_limits_warn_of_nothing() {
     let wider = TWO.replace("\"billing\"", "[\"billing\", \"mail\"]");
     sidecar.reload.apply(settings(&stage.behind.base(), &wider));
     work_for(300, "billing", &[(&through, "w")]).await;
-    assert_eq!(
-        (workers(&sidecar).await, stage.warned("workers_around")),
-        (Some(0.0), 0)
-    );
+    stage.none_goes_around(&sidecar).await;
 }
 
 /// The file loses the limit that they evade, and it was the last one.
@@ -169,10 +164,8 @@ async fn workers_that_go_around_no_limit_are_told_of_no_more() {
     assert_eq!(workers(&sidecar).await, Some(1.0));
     sidecar.reload.apply(settings(&stage.behind.base(), none));
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(
-        (workers(&sidecar).await, causes(&sidecar).await),
-        (Some(0.0), vec![])
-    );
+    let left = (workers(&sidecar).await, causes(&sidecar).await);
+    assert_eq!(left, (Some(0.0), vec![]));
 }
 
 /// Sidecars of one store that are replaced one after the other, and hold jobs. Their claims are named after them.
@@ -182,18 +175,12 @@ async fn a_fleet_that_is_updated_warns_of_nothing() {
         let (stage, _logged) = Stage::of(lax).await;
         let shared = memory();
         let store = || Store::shared(Arc::new(Guard::new(shared.clone(), OnStoreError::Share)));
-        let mut fleet = vec![
-            stage.sidecar(1, store(), TWO).await,
-            stage.sidecar(2, store(), TWO).await,
-        ];
+        let first = stage.sidecar(1, store(), TWO).await;
+        let mut fleet = vec![first, stage.sidecar(2, store(), TWO).await];
         for seed in 3..6 {
             let clients = [fleet[0].client(), fleet[1].client()];
-            let workers_of_both = [
-                (&clients[0], "w0"),
-                (&clients[1], "w1"),
-                (&clients[1], "w2"),
-            ];
-            work_for(100, "billing", &workers_of_both).await;
+            let [a, b] = &clients;
+            work_for(100, "billing", &[(a, "w0"), (b, "w1"), (b, "w2")]).await;
             for sidecar in &fleet {
                 assert_eq!(workers(sidecar).await, Some(0.0));
             }
@@ -266,26 +253,19 @@ async fn a_queue_beyond_its_bound_speaks_of_producers_that_go_around() {
     let (stage, _logged) = Stage::of(Lax::redis()).await;
     let bound = "[[queue]]\nname = \"billing\"\nmax_depth = 5\n";
     let sidecar = stage.sidecar(1, memory(), bound).await;
-    let job = || json!({"type": "t", "args": [], "options": {"queue": "billing"}});
+    let (client, job) = (sidecar.client(), plain("billing"));
     let cause = async || {
         // One that asks for room has the depth looked at.
-        let asks = sidecar
-            .client()
-            .post("/ojs/v1/jobs", job().to_string())
-            .await;
+        let asks = client.post("/ojs/v1/jobs", job.to_string()).await;
         assert_eq!(asks.status, 429, "{}", asks.text());
-        let state = sidecar.admin().get("/throttle/v1/state").await.json();
+        let state = sidecar.admin().state().await;
         let rows = state["queues"]["rows"].as_array().unwrap();
         let row = rows.iter().find(|row| row["queue"] == "billing").unwrap();
         row["cause"]["why"].as_str().unwrap().to_owned()
     };
-    for _ in 0..5 {
-        sidecar.client().enqueue(job()).await;
-    }
+    client.enqueue_all(5, &job).await;
     assert!(cause().await.ends_with("producers get 429"));
-    for _ in 0..15 {
-        stage.around().enqueue(job()).await;
-    }
+    stage.around().enqueue_all(15, &job).await;
     sleep(Duration::from_secs(60)).await;
     let why = cause().await;
     assert!(why.contains("20 jobs wait where 5 may"), "{why}");

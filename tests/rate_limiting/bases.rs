@@ -2,6 +2,7 @@
 //! there are none, replies are the backend's own.
 
 use super::prelude::*;
+use crate::harness::table;
 use crate::sidecar::answering::answering_by;
 
 const MARKER: &str = "-ojst-";
@@ -49,9 +50,8 @@ async fn no_view_of_the_backend_shows_a_subqueue() {
     let direct = Client::new(&pair.sidecar.net, pair.behind.addr);
     let ids = backlog(&direct).await;
     let act = async |path: &str, body: Value| {
-        let reply = client
-            .post(&format!("/ojs/v1/{path}"), body.to_string())
-            .await;
+        let path = &format!("/ojs/v1/{path}");
+        let reply = client.post(path, body.to_string()).await;
         assert_eq!(reply.status, 200, "{path}: {}", reply.text());
         is_clean(&reply, path);
         assert!(reply.text().contains(r#""queue":"mail""#), "{path}");
@@ -94,7 +94,6 @@ async fn no_view_of_the_backend_shows_a_subqueue() {
     act(&format!("admin/jobs/{}/cancel", ids[2]), json!({})).await;
     let cancelled = client.delete(&format!("/ojs/v1/jobs/{}", ids[3])).await;
     is_clean(&cancelled, "DELETE");
-    pair.stop().await;
 }
 
 /// Without subqueues each view is the backend's own, byte for byte, whatever its queues are called.
@@ -117,13 +116,9 @@ async fn without_subqueues_views_are_as_they_came() {
     ] {
         let path = format!("/ojs/v1/{path}");
         let (theirs, ours) = (direct.get(&path).await, client.get(&path).await);
-        assert_eq!(
-            (ours.status, ours.text()),
-            (theirs.status, theirs.text()),
-            "{path}"
-        );
+        let theirs = (theirs.status, theirs.text());
+        assert_eq!((ours.status, ours.text()), theirs, "{path}");
     }
-    pair.stop().await;
 }
 
 /// What the lists of the backend say of a queue's entries together is what ours say of one.
@@ -146,27 +141,20 @@ async fn lists_have_each_queue_once_with_the_numbers_of_all() {
         let of_queue = |entry: &&Value| entry["name"].as_str().unwrap().starts_with(name);
         let ours: Vec<&Value> = ours.iter().filter(of_queue).collect();
         let [ours] = ours[..] else { panic!("{ours:?}") };
-        assert_eq!(
-            (&ours["name"], &ours["paused"]),
-            (&json!(name), &json!(name == "mail"))
-        );
+        assert_eq!(ours["name"], name);
+        assert_eq!(ours["paused"], name == "mail");
         assert_eq!(ours["counts"]["available"], jobs, "{ours}");
         for (state, count) in ours["counts"].as_object().unwrap() {
-            let entries = theirs.iter().filter(of_queue);
-            let sum: i64 = entries
-                .map(|entry| entry["counts"][state].as_i64().unwrap())
-                .sum();
-            assert_eq!(count.as_i64(), Some(sum), "{name} {state}");
+            let each = theirs.iter().filter(of_queue);
+            let each = each.map(|entry| entry["counts"][state].as_i64().unwrap());
+            assert_eq!(count.as_i64(), Some(each.sum()), "{name} {state}");
         }
     }
     let [_, ours] = lists("/ojs/v1/queues", "queues").await;
-    let mut names: Vec<&str> = ours
-        .iter()
-        .map(|one| one["name"].as_str().unwrap())
-        .collect();
+    let names = ours.iter().map(|one| one["name"].as_str().unwrap());
+    let mut names: Vec<&str> = names.collect();
     names.sort_unstable();
     assert_eq!(names, ["mail", "other"]);
-    pair.stop().await;
 }
 
 /// Whatever a backend says where, and in whatever words.
@@ -192,20 +180,18 @@ async fn no_reply_shows_a_subqueue() {
         let status = if is_failure { 409 } else { 200 };
         (status, Bytes::from(body.to_string()))
     };
-    let (_, sidecar, client) = answering_by(Duration::ZERO, WITH_SUBQUEUES, says).await;
+    let (_, _sidecar, client) = answering_by(Duration::ZERO, WITH_SUBQUEUES, says).await;
     let fetch = r#"{"queues":["mail"],"count":1,"worker_id":"w"}"#;
     let enqueue = r#"{"type":"t","args":[],"options":{"queue":"mail"}}"#;
     let batch = format!(r#"{{"jobs":[{enqueue}]}}"#);
     let settle = r#"{"job_id":"0190-1","worker_id":"w","error":{"code":"c","message":"m"}}"#;
+    let beat = r#"{"worker_id":"w","active_jobs":["0190-1"]}"#;
     let mut replies = Vec::new();
     for (path, body) in [
         ("workers/fetch", fetch),
         ("workers/ack", settle),
         ("workers/nack", settle),
-        (
-            "workers/heartbeat",
-            r#"{"worker_id":"w","active_jobs":["0190-1"]}"#,
-        ),
+        ("workers/heartbeat", beat),
         ("jobs", enqueue),
         ("jobs/batch", &batch),
         ("cron", r#"{"name":"n","expression":"* * * * *"}"#),
@@ -217,12 +203,10 @@ async fn no_reply_shows_a_subqueue() {
         ("admin/jobs/0190-1/retry", "{}"),
         ("admin/jobs/0190-1/cancel", "{}"),
     ] {
-        replies.push((
-            path,
-            client
-                .post(&format!("/ojs/v1/{path}"), body.to_owned())
-                .await,
-        ));
+        let reply = client
+            .post(&format!("/ojs/v1/{path}"), body.to_owned())
+            .await;
+        replies.push((path, reply));
     }
     for path in [
         "jobs/0190-1",
@@ -262,16 +246,12 @@ async fn no_reply_shows_a_subqueue() {
     for (path, reply) in &replies {
         is_clean(reply, path);
         // It is no refusal of ours, and none that was cut.
-        assert!(
-            matches!(reply.status, 200 | 409),
-            "{path}: {}",
-            reply.text()
-        );
+        let is_theirs = matches!(reply.status, 200 | 409);
+        assert!(is_theirs, "{path}: {}", reply.text());
         reply.json();
     }
     let workers = client.get("/ojs/v1/admin/workers").await.json();
     assert_eq!(workers["items"][1]["queues"], json!(["mail"]));
-    sidecar.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,35 +262,22 @@ async fn who_names_a_subqueue_is_refused() {
     .await;
     heard.clear();
     let mut replies = Vec::new();
-    for (path, body) in [
-        (
-            "workers/fetch",
-            r#"{"queues":["a","mail-ojst-7f"],"worker_id":"w"}"#,
-        ),
-        ("jobs", r#"{"type":"t","options":{"queue":"mail-ojst-7f"}}"#),
-        ("jobs", r#"{"type":"t","Options":{"QUEUE":"mail-ojst-7f"}}"#),
-        ("jobs", r#"{"type":"t","queue":"mail-ojst-7f"}"#),
-        (
-            "jobs/batch",
-            r#"{"jobs":[{"type":"t"},{"type":"t","options":{"queue":"mail-ojst-7f"}}]}"#,
-        ),
-        (
-            "cron",
-            r#"{"name":"n","job_template":{"options":{"queue":"mail-ojst-7f"}}}"#,
-        ),
-        (
-            "workflows",
-            r#"{"steps":[{"steps":[{"options":{"queue":"mail-ojst-7f"}}]}]}"#,
-        ),
-        (
-            "admin/jobs/bulk/retry",
-            r#"{"filter":{"queue":"mail-ojst-7f"}}"#,
-        ),
-        ("queues/mail-ojst-7f/pause", "{}"),
-        ("queues/mail%2Dojst%2d7f/resume", "{}"),
-        ("admin/queues/mail-ojst-7f/pause", "{}"),
-        ("nobody/mail-ojst-7f/knows/a/route/like/this", "{}"),
-    ] {
+    for (path, body) in table(
+        r#"
+        workers/fetch => {"queues":["a","mail-ojst-7f"],"worker_id":"w"}
+        jobs => {"type":"t","options":{"queue":"mail-ojst-7f"}}
+        jobs => {"type":"t","Options":{"QUEUE":"mail-ojst-7f"}}
+        jobs => {"type":"t","queue":"mail-ojst-7f"}
+        jobs/batch => {"jobs":[{"type":"t"},{"type":"t","options":{"queue":"mail-ojst-7f"}}]}
+        cron => {"name":"n","job_template":{"options":{"queue":"mail-ojst-7f"}}}
+        workflows => {"steps":[{"steps":[{"options":{"queue":"mail-ojst-7f"}}]}]}
+        admin/jobs/bulk/retry => {"filter":{"queue":"mail-ojst-7f"}}
+        queues/mail-ojst-7f/pause => {}
+        queues/mail%2Dojst%2d7f/resume => {}
+        admin/queues/mail-ojst-7f/pause => {}
+        nobody/mail-ojst-7f/knows/a/route/like/this => {}
+        "#,
+    ) {
         replies.push((path, client.post(&format!("/ojs/v1/{path}"), body).await));
     }
     for path in [
@@ -328,12 +295,13 @@ async fn who_names_a_subqueue_is_refused() {
     ] {
         replies.push((path, client.get(&format!("/ojs/v1/{path}")).await));
     }
+    let set = json!({"concurrency": 1});
     for path in [
         "admin/queues/mail-ojst-7f/config",
         "queues/mail-ojst-7f/rate-limit",
     ] {
-        let set = json!({"concurrency": 1});
-        replies.push((path, client.put(&format!("/ojs/v1/{path}"), set).await));
+        let reply = client.put(&format!("/ojs/v1/{path}"), set.clone()).await;
+        replies.push((path, reply));
     }
     let admin = sidecar.admin();
     for path in [
@@ -353,30 +321,19 @@ async fn who_names_a_subqueue_is_refused() {
         !target.contains("ojst") && !target.contains("nobody")
     }));
     // What is a job's own may look like anything.
-    for (path, body) in [
-        (
-            "jobs",
-            r#"{"type":"t","args":[{"queue":"mail-ojst-7f"}],"meta":{"queue":"a-ojst-00"}}"#,
-        ),
-        (
-            "jobs",
-            r#"{"type":"t","args":[],"options":{"queue":"mail-ojst-7g"}}"#,
-        ),
-        (
-            "workers/ack",
-            r#"{"job_id":"0190-1","result":{"queue":"mail-ojst-7f"}}"#,
-        ),
-        (
-            "workers/nack",
-            r#"{"job_id":"0190-1","queue":"mail-ojst-7f","error":{}}"#,
-        ),
-    ] {
+    for (path, body) in table(
+        r#"
+        jobs => {"type":"t","args":[{"queue":"mail-ojst-7f"}],"meta":{"queue":"a-ojst-00"}}
+        jobs => {"type":"t","args":[],"options":{"queue":"mail-ojst-7g"}}
+        workers/ack => {"job_id":"0190-1","result":{"queue":"mail-ojst-7f"}}
+        workers/nack => {"job_id":"0190-1","queue":"mail-ojst-7f","error":{}}
+        "#,
+    ) {
         let reply = client.post(&format!("/ojs/v1/{path}"), body).await;
         assert_eq!(reply.status, 200, "{path}: {}", reply.text());
         let (_, sent) = heard.requests().pop().unwrap();
         assert_eq!(sent, body, "{path}");
     }
-    sidecar.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -397,12 +354,9 @@ async fn events_of_a_job_name_its_base() {
     for reply in [one, merged] {
         is_clean(&reply, "events");
         let text = reply.text();
-        assert!(
-            text.contains(r#""queue":"mail""#) && text.contains("cancelled"),
-            "{text}"
-        );
+        assert!(text.contains(r#""queue":"mail""#), "{text}");
+        assert!(text.contains("cancelled"), "{text}");
     }
-    pair.stop().await;
 }
 
 /// The backend tells the numbers of each name alone; heads of subqueues are none of the jobs that run.
@@ -415,12 +369,9 @@ async fn the_numbers_of_a_queue_are_those_of_its_subqueues_too() {
         direct.fetch("mail", 1).await;
     }
     let limit = json!({"key": "crm", "concurrency": 1});
-    for n in 0..12 {
-        let options = json!({"queue": "mail"});
-        let mut job = json!({"type": "t", "args": [n], "options": options});
-        job["meta"] = json!({"tenant": "acme", "ojs.rate_limit": limit});
-        client.enqueue(job).await;
-    }
+    let mut limited = plain("mail");
+    limited["meta"] = json!({"tenant": "acme", "ojs.rate_limit": limit});
+    client.enqueue_all(12, &limited).await;
     let listed = |list: &Value| {
         let items = list["items"].as_array().unwrap().iter();
         let of_mail = items.filter(|item| item["name"].as_str().unwrap().starts_with("mail"));
@@ -437,13 +388,9 @@ async fn the_numbers_of_a_queue_are_those_of_its_subqueues_too() {
         is_clean(&reply, path);
         let reply = reply.json();
         let counts = reply.get("counts").unwrap_or(&reply["queue"]);
-        assert_eq!(
-            (&counts["available"], &counts["active"]),
-            (&json!(11), &json!(4)),
-            "{reply}"
-        );
+        assert_eq!(counts["available"], 11, "{reply}");
+        assert_eq!(counts["active"], 4, "{reply}");
     }
     let list = client.get("/ojs/v1/admin/queues").await.json();
     assert_eq!(listed(&list), [11], "{list}");
-    pair.stop().await;
 }

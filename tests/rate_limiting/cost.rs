@@ -35,9 +35,13 @@ const SETTLED: &str = "
 
 /// What counts in the hour of a key.
 async fn counted(rig: &Rig, key: &str) -> u64 {
-    rig.inspect(key).await["rate"]["current_count"]
-        .as_u64()
-        .unwrap()
+    let shown = rig.inspect(key).await;
+    shown["rate"]["current_count"].as_u64().unwrap()
+}
+
+/// A job with this metadata, where each kind of backend keeps it.
+fn with_meta(meta: &str) -> String {
+    format!(r#"{{"type":"t","args":[],"meta":{meta},"options":{{"queue":"q","metadata":{meta}}}}}"#)
 }
 
 /// Each of these is there in the members of a job.
@@ -67,11 +71,8 @@ async fn a_start_pays_what_its_job_says_or_the_default() {
     let rig = Rig::with(FROM).await;
     let mut paid = 0;
     for (tokens, cost) in NUMBERS {
-        let meta = format!("{{\"use\":{{\"tokens\":{tokens}}}}}");
-        let options = format!("{{\"queue\":\"q\",\"metadata\":{meta}}}");
-        let job = format!(
-            "{{\"type\":\"t\",\"args\":[0,{{\"n\":2}}],\"meta\":{meta},\"options\":{options}}}"
-        );
+        let job = with_meta(&format!(r#"{{"use":{{"tokens":{tokens}}}}}"#));
+        let job = job.replace("[]", r#"[0,{"n":2}]"#);
         rig.enqueue(&job, 1).await;
         assert_eq!(rig.client.fetch("q", 1).await.len(), 1, "{tokens}");
         paid += cost;
@@ -115,20 +116,14 @@ async fn a_cost_that_is_not_said_is_told() {
     for (job, times) in [(said, 0), (&*nothing, 0), (&*a_text, 1)] {
         rig.enqueue(job, 1).await;
         assert_eq!(rig.client.fetch("q", 1).await.len(), 1, "{job}");
-        assert_eq!(
-            told("policy=\"meta\" path=\"meta.use.tokens\" counts=7"),
-            times
-        );
+        let found = "policy=\"meta\" path=\"meta.use.tokens\" counts=7";
+        assert_eq!(told(found), times);
     }
     let rig = Rig::with(SETTLED).await;
     let found = "policy=\"tokens\" path=\"result.usage.total_tokens\" counts=100";
-    for (result, times) in [
-        (r#"{"usage":{"total_tokens":30}}"#, 0),
-        ("{}", 1),
-        ("{}", 1),
-    ] {
-        let ack = sdk::ack(&started(&rig).await, Some(result));
-        let reply = rig.client.post("/ojs/v1/workers/ack", ack).await;
+    let says = r#"{"usage":{"total_tokens":30}}"#;
+    for (result, times) in [(says, 0), ("{}", 1), ("{}", 1)] {
+        let reply = acked(&rig, &started(&rig).await, Some(result)).await;
         assert_eq!((reply.status, told(found)), (200, times), "{result}");
     }
 }
@@ -158,12 +153,23 @@ const RESULTS: [(&str, u64); 20] = [
     ("null", 100),
 ];
 
+/// Acknowledges a job with this result.
+async fn acked(rig: &Rig, job: &str, result: Option<&str>) -> Reply {
+    let ack = sdk::ack(job, result);
+    rig.client.post("/ojs/v1/workers/ack", ack).await
+}
+
 /// A job that has started, by its id.
 async fn started(rig: &Rig) -> String {
-    rig.enqueue(r#"{"type":"t","args":[],"options":{"queue":"q"}}"#, 1)
-        .await;
+    rig.client.enqueue(plain("q")).await;
     let jobs = rig.client.fetch("q", 1).await;
     id(&jobs[0]).to_owned()
+}
+
+/// What was charged or refunded under a policy, by the page of metrics.
+async fn cost_total(rig: &Rig, what: &str, policy: &str) -> Option<f64> {
+    let series = format!("ojs_throttle_cost_{what}_total{{policy=\"{policy}\"}}");
+    rig.metric(&series).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,41 +181,29 @@ async fn a_window_counts_what_the_ack_says_that_was_used() {
         assert_eq!(counted(&rig, "tokens").await, sum + 100, "{result}");
         // The second one is of a job that has ended.
         for _ in 0..2 {
-            let ack = sdk::ack(&job, Some(result));
-            rig.client.post("/ojs/v1/workers/ack", ack).await;
+            acked(&rig, &job, Some(result)).await;
             assert_eq!(counted(&rig, "tokens").await, sum + used, "{result}");
         }
         sum += used;
         more += used.saturating_sub(100);
         less += 100_u64.saturating_sub(used);
     }
-    let job = started(&rig).await;
-    rig.client
-        .post("/ojs/v1/workers/ack", sdk::ack(&job, None))
-        .await;
+    acked(&rig, &started(&rig).await, None).await;
     let job = started(&rig).await;
     let nack = r#","result":{"usage":{"total_tokens":1}},"error":{"code":"x","message":"y","retryable":false}}"#;
     let nack = format!("{{\"job_id\":\"{job}\"{nack}");
-    assert_eq!(
-        rig.client.post("/ojs/v1/workers/nack", nack).await.status,
-        200
-    );
+    let nacked = rig.client.post("/ojs/v1/workers/nack", nack).await;
+    assert_eq!(nacked.status, 200);
     assert_eq!(counted(&rig, "tokens").await, sum + 200);
     let starts = RESULTS.len() as u64 + 2;
     assert_eq!(counted(&rig, "calls").await, starts);
-    let total = async |what: &str| {
-        let series = format!("ojs_throttle_cost_{what}_total{{policy=\"tokens\"}}");
-        rig.metric(&series).await
-    };
+    let total = async |what: &str| cost_total(&rig, what, "tokens").await;
     assert_eq!(total("charged").await, Some((100 * starts + more) as f64));
     assert_eq!(total("refunded").await, Some(less as f64));
     // One ACK adds no more than all of the limit, and that is over with the window.
     let before = counted(&rig, "tokens").await;
-    let job = started(&rig).await;
     let result = Some(r#"{"usage":{"total_tokens":1e300}}"#);
-    rig.client
-        .post("/ojs/v1/workers/ack", sdk::ack(&job, result))
-        .await;
+    acked(&rig, &started(&rig).await, result).await;
     assert_eq!(counted(&rig, "tokens").await, before + 100 + 1_000_000);
     let more = (100 * (starts + 1) + more + 1_000_000) as f64;
     assert_eq!(total("charged").await, Some(more));
@@ -230,17 +224,12 @@ async fn what_two_policies_of_a_key_charge_is_told_of_one() {
         )
     };
     let rig = Rig::with(&[policy("a", "1h"), policy("b", "2h")].concat()).await;
-    let job = started(&rig).await;
     let result = Some(r#"{"usage":{"total_tokens":30}}"#);
-    let ack = sdk::ack(&job, result);
-    let acked = rig.client.post("/ojs/v1/workers/ack", ack).await;
-    assert_eq!(acked.status, 200);
-    let told = async |what: &str, policy: &str| {
-        let series = format!("ojs_throttle_cost_{what}_total{{policy=\"{policy}\"}}");
-        rig.metric(&series).await
-    };
+    let reply = acked(&rig, &started(&rig).await, result).await;
+    assert_eq!(reply.status, 200);
     for (what, amount) in [("charged", 100.0), ("refunded", 70.0)] {
-        let of_both = [told(what, "a").await, told(what, "b").await];
+        let of_a = cost_total(&rig, what, "a").await;
+        let of_both = [of_a, cost_total(&rig, what, "b").await];
         assert_eq!(of_both, [Some(amount), None], "{what}");
     }
 }
@@ -260,12 +249,7 @@ const WITHOUT_MAX: &str = "
 async fn without_max_a_job_pays_no_more_than_the_smallest_limit() {
     let rig = Rig::with(WITHOUT_MAX).await;
     let mut listener = Listener::open(&rig.client, "/ojs/v1/events/stream", &[]).await;
-    let job = |tokens: &str| {
-        let meta = format!("{{\"tokens\":{tokens}}}");
-        format!(
-            "{{\"type\":\"t\",\"args\":[],\"meta\":{meta},\"options\":{{\"queue\":\"q\",\"metadata\":{meta}}}}}"
-        )
-    };
+    let job = |tokens: &str| with_meta(&format!("{{\"tokens\":{tokens}}}"));
     rig.enqueue(&job("1000000000"), 1).await;
     let huge = rig.client.fetch("q", 1).await;
     assert_eq!(huge.len(), 1);
@@ -278,10 +262,8 @@ async fn without_max_a_job_pays_no_more_than_the_smallest_limit() {
             break heard;
         }
     };
-    assert_eq!(
-        heard.data["data"],
-        json!({"key": "p", "job_id": id(&huge[0])})
-    );
+    let told = json!({"key": "p", "job_id": id(&huge[0])});
+    assert_eq!(heard.data["data"], told);
     rig.enqueue(&job("1"), 1).await;
     let began = Instant::now();
     while rig.client.fetch("q", 1).await.is_empty() {
@@ -299,22 +281,20 @@ async fn an_ack_that_settles_goes_up_as_it_came() {
         "/ojs/v1/workers/fetch" => (200, Bytes::from(job)),
         _ => (200, Bytes::from("{}")),
     };
-    let (answering, sidecar, client) =
+    let (answering, _sidecar, client) =
         crate::sidecar::answering::answering_by(Duration::ZERO, SETTLED, says).await;
     assert_eq!(client.fetch("q", 1).await.len(), 1);
     answering.clear();
     let ack = " {\"result\" : {\"usage\":{\"total_tokens\" : 3.0e1,\"é\":\"\\u00e9\"}}, \"job_id\":\"a\"}\n";
     assert_eq!(client.post("/ojs/v1/workers/ack", ack).await.status, 200);
     assert!(answering.bodies().iter().any(|body| body == ack.as_bytes()));
-    sidecar.stop().await;
 }
 
 /// A limit that is set over HTTP counts as the file says of its queue.
 #[tokio::test(start_paused = true)]
 async fn a_queue_has_one_price_however_its_limits_are_set() {
     let rig = Rig::with(FROM).await;
-    let job = r#"{"type":"t","args":[],"options":{"queue":"q"}}"#;
-    rig.enqueue(job, 3).await;
+    rig.client.enqueue_all(3, &plain("q")).await;
     let set = "/ojs/v1/admin/queues/q/rate-limit";
     rig.client.set(set, json!({"concurrency": 7})).await;
     // Each takes three.
@@ -326,9 +306,7 @@ async fn starts_are_counted_by_group_for_the_first_of_them() {
     let fair = "[metrics]\ntop_keys = 2\n[[policy]]\nname = 'p'\nconcurrency = 9\nfair = { by = '{meta.t}' }\n";
     let rig = Rig::with(fair).await;
     for tenant in ["a", "b", "c", "d", "a"] {
-        let job = format!(
-            r#"{{"type":"t","args":[],"meta":{{"t":"{tenant}"}},"options":{{"queue":"q","metadata":{{"t":"{tenant}"}}}}}}"#
-        );
+        let job = with_meta(&format!(r#"{{"t":"{tenant}"}}"#));
         rig.enqueue(&job, 1).await;
         assert_eq!(rig.client.fetch("q", 1).await.len(), 1);
     }

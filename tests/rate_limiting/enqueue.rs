@@ -2,6 +2,7 @@
 
 use super::prelude::*;
 use super::upstream::storing;
+use crate::harness::table;
 
 /// Names in another case and names with escapes are read by some backends, so they are read here.
 #[tokio::test(start_paused = true)]
@@ -15,11 +16,8 @@ async fn odd_names_are_no_way_round_a_limit() {
     ] {
         let (pair, client) = simulated(Lax::redis(), "").await;
         for _ in 0..2 {
-            assert_eq!(
-                client.post("/ojs/v1/jobs", text).await.status,
-                201,
-                "{text}"
-            );
+            let stored = client.post("/ojs/v1/jobs", text).await;
+            assert_eq!(stored.status, 201, "{text}");
         }
         assert_eq!(client.fetch("q", 2).await.len(), 1, "{text}");
         pair.stop().await;
@@ -28,106 +26,68 @@ async fn odd_names_are_no_way_round_a_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn null_is_no_policy() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    for _ in 0..3 {
-        let job =
-            json!({"type": "t", "args": [], "rate_limit": null, "options": {"rate_limit": null}});
-        client.enqueue(job).await;
-    }
+    let (_pair, client) = simulated(Lax::spec(), "").await;
+    let job = json!({"type": "t", "args": [], "rate_limit": null, "options": {"rate_limit": null}});
+    client.enqueue_all(3, &job).await;
     assert_eq!(client.fetch("default", 3).await.len(), 3);
-    pair.stop().await;
 }
 
 /// Values of `rate_limit` that are wrong as a whole, or beside each other, and the field that is: `input.rs` has each
 /// field by itself.
-fn wrong() -> Vec<(Value, &'static str)> {
-    vec![
-        (json!(5), ""),
-        (json!("k"), ""),
-        (json!([]), ""),
-        (json!(true), ""),
-        (json!({}), ".key"),
-        (json!({"concurrency": 1}), ".key"),
-        (json!({"key": null, "concurrency": 1}), ".key"),
-        (json!({"key": "k", "rate": {}}), ".rate.limit"),
-        (json!({"key": "k", "rate": 5}), ".period"),
-        (json!({"key": "k", "concurrency": 1, "rate": []}), ".rate"),
-        (
-            json!({"key": "k", "rate": {"limit": 1, "period": "P1M"}}),
-            ".rate.period",
-        ),
-        (
-            json!({"key": "k", "rate": {"limit": 1, "period": 60}}),
-            ".rate.period",
-        ),
-        (
-            json!({"key": "k", "throttle": {"interval": "1s", "limit": 1}}),
-            ".throttle.limit",
-        ),
-        (
-            json!({"key": "k", "max_per_second": 2_000_000}),
-            ".max_per_second",
-        ),
-    ]
-}
-
-async fn assert_refused(client: &Client, path: &str, body: Value, field: &str) {
-    let reply = client.post(path, body.to_string()).await;
-    assert_eq!(reply.status, 400, "{body}: {}", reply.text());
-    let error = reply.json()["error"].clone();
-    assert_eq!(error["code"], "invalid_request", "{body}");
-    assert_eq!(error["retryable"], false, "{body}");
-    assert_eq!(error["details"]["field"], field, "{body}: {error}");
-    let message = error["message"].as_str().unwrap();
-    assert!(message.starts_with(field), "{body}: {message}");
-    assert!(reply.headers.get("retry-after").is_none(), "{body}");
-}
+const WRONG: &str = r#"
+    5 => _
+    "k" => _
+    [] => _
+    true => _
+    {} => _.key
+    {"concurrency": 1} => _.key
+    {"key": null, "concurrency": 1} => _.key
+    {"key": "k", "rate": {}} => _.rate.limit
+    {"key": "k", "rate": 5} => _.period
+    {"key": "k", "concurrency": 1, "rate": []} => _.rate
+    {"key": "k", "rate": {"limit": 1, "period": "P1M"}} => _.rate.period
+    {"key": "k", "rate": {"limit": 1, "period": 60}} => _.rate.period
+    {"key": "k", "throttle": {"interval": "1s", "limit": 1}} => _.throttle.limit
+    {"key": "k", "max_per_second": 2000000} => _.max_per_second
+"#;
 
 #[tokio::test(start_paused = true)]
 async fn a_wrong_policy_is_refused_by_name_and_nothing_is_stored() {
     let (pair, client) = simulated(Lax::spec(), "").await;
-    for (policy, field) in wrong() {
-        let job = json!({"type": "t", "args": [], "options": {"rate_limit": policy}});
-        assert_refused(
-            &client,
-            "/ojs/v1/jobs",
-            job.clone(),
-            &format!("options.rate_limit{field}"),
-        )
-        .await;
-        let top = json!({"type": "t", "args": [], "rate_limit": policy});
-        assert_refused(&client, "/ojs/v1/jobs", top, &format!("rate_limit{field}")).await;
-        let meta = json!({"type": "t", "args": [], "meta": {"ojs.rate_limit": policy}});
-        assert_refused(
-            &client,
-            "/ojs/v1/jobs",
-            meta,
-            &format!("meta[\"ojs.rate_limit\"]{field}"),
-        )
-        .await;
-        let good = json!({"type": "t", "args": [], "options": {"rate_limit": {"key": "good", "concurrency": 1}}});
-        let batch = json!({"jobs": [good, job]});
-        assert_refused(
-            &client,
-            "/ojs/v1/jobs/batch",
-            batch,
-            &format!("jobs[1].options.rate_limit{field}"),
-        )
-        .await;
+    let good = r#"{"type":"t","args":[],"options":{"rate_limit":{"key":"good","concurrency":1}}}"#;
+    for (policy, field) in table(WRONG) {
+        let job = format!(r#"{{"type":"t","args":[],"options":{{"rate_limit":{policy}}}}}"#);
+        let top = format!(r#"{{"type":"t","args":[],"rate_limit":{policy}}}"#);
+        let meta = format!(r#"{{"type":"t","args":[],"meta":{{"ojs.rate_limit":{policy}}}}}"#);
+        let batch = format!(r#"{{"jobs":[{good},{job}]}}"#);
+        for (path, body, at) in [
+            ("/ojs/v1/jobs", &job, "options.rate_limit"),
+            ("/ojs/v1/jobs", &top, "rate_limit"),
+            ("/ojs/v1/jobs", &meta, "meta[\"ojs.rate_limit\"]"),
+            ("/ojs/v1/jobs/batch", &batch, "jobs[1].options.rate_limit"),
+        ] {
+            let field = field.replacen('_', at, 1);
+            let reply = client.post(path, body.clone()).await;
+            let error = reply.refuses(400, "invalid_request", body);
+            assert_eq!(error["retryable"], false, "{body}");
+            assert_eq!(error["details"]["field"], field, "{body}: {error}");
+            let message = error["message"].as_str().unwrap();
+            assert!(message.starts_with(&field), "{body}: {message}");
+            assert!(reply.headers.get("retry-after").is_none(), "{body}");
+        }
     }
     assert!(pair.behind.backend.ledger().is_empty());
-    assert_eq!(
-        client.get("/ojs/v1/rate-limits/good").await.status,
-        404,
-        "a key of a refused batch is not named"
-    );
-    pair.stop().await;
+    let named = client.get("/ojs/v1/rate-limits/good").await;
+    assert_eq!(named.status, 404, "a key of a refused batch is not named");
 }
+
+const BATCH: &str = "/ojs/v1/jobs/batch";
+const LIMITED: &str = r#"{"type":"t","args":[],"rate_limit":{"key":"k","concurrency":1}}"#;
 
 /// What the sidecar cannot read it does not judge, but for what it could not limit.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_json_goes_on_as_it_came() {
-    let (recording, sidecar, client) = storing("").await;
+    let (recording, _sidecar, client) = storing("").await;
     for text in [
         "",
         "{",
@@ -146,93 +106,61 @@ async fn what_is_not_json_goes_on_as_it_came() {
     }
     recording.clear();
     let deep = |n: usize| {
-        format!(
-            r#"{{"type":"t","args":[{}{}],"rate_limit":{{"key":"k","concurrency":1}}}}"#,
-            "[".repeat(n),
-            "]".repeat(n)
-        )
+        let args = ["[".repeat(n), "]".repeat(n)].concat();
+        LIMITED.replace("[]", &format!("[{args}]"))
     };
     let reply = client.post("/ojs/v1/jobs", deep(100)).await;
-    assert_eq!(
-        (reply.status, &reply.json()["error"]["code"]),
-        (400, &json!("invalid_request"))
-    );
+    reply.refuses(400, "invalid_request", "");
     assert!(recording.bodies().is_empty());
     assert_eq!(client.post("/ojs/v1/jobs", deep(50)).await.status, 201);
     assert_eq!(recording.bodies().len(), 1);
-    sidecar.stop().await;
 }
 
 /// A backend that reads only the first value would store such a job past its limits, and past the bounds of its queue.
 #[tokio::test(start_paused = true)]
 async fn what_has_something_behind_it_is_refused_where_it_would_be_read() {
     let bounded = "[[queue]]\nname = \"bounded\"\nmax_depth = 1";
-    let (recording, sidecar, client) = storing(bounded).await;
+    let (recording, _sidecar, client) = storing(bounded).await;
     let limited = r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{"key":"k","concurrency":1}}}"#;
     let free = r#"{"type":"t","args":[],"options":{"queue":"bounded"}}"#;
     for (path, body) in [
         ("/ojs/v1/jobs", format!("{limited} x")),
         ("/ojs/v1/jobs", format!("{limited}{limited}")),
         ("/ojs/v1/jobs", format!("{free}]")),
-        (
-            "/ojs/v1/jobs/batch",
-            format!(r#"{{"jobs":[{limited}]}} {{}}"#),
-        ),
-        ("/ojs/v1/jobs/batch", format!(r#"{{"jobs":[{free}]}}0"#)),
+        (BATCH, format!(r#"{{"jobs":[{limited}]}} {{}}"#)),
+        (BATCH, format!(r#"{{"jobs":[{free}]}}0"#)),
         ("/ojs/v1/workflows", format!(r#"{{"steps":[{limited}]}}}}"#)),
     ] {
         let reply = client.post(path, body.clone()).await;
-        let error = &reply.json()["error"];
-        assert_eq!(
-            (reply.status, &error["code"]),
-            (400, &json!("invalid_request")),
-            "{body}"
-        );
+        let error = reply.refuses(400, "invalid_request", body);
         let says = error["message"].as_str().unwrap();
-        assert!(
-            says.contains("a JSON value with something behind it, at byte "),
-            "{says}"
-        );
+        let words = "a JSON value with something behind it, at byte ";
+        assert!(says.contains(words), "{says}");
     }
     assert!(recording.bodies().is_empty());
     let spaced = format!(" {limited} \r\n");
     assert_eq!(client.post("/ojs/v1/jobs", spaced).await.status, 201);
-    sidecar.stop().await;
 }
 
 /// Apart from the mirror not a byte of a job changes on its way: args feed the fingerprint of unique
 /// jobs, and numbers mean what they were written as.
 #[tokio::test(start_paused = true)]
 async fn every_byte_but_the_mirror_s_arrives() {
-    let (recording, sidecar, client) = storing("").await;
+    let (recording, _sidecar, client) = storing("").await;
     let args = r#"[ 1.0 ,1e3,-0, 0.1000,12345678901234567890, {"b":1,"a":"\u003c<\/é","b":2} ]"#;
-    for (text, added) in [
-        (
-            r#" { "type" : "t", "args":ARGS , "x_b":1, "x_a":[ ], "options":{"queue":"q", "rate_limit" : {"key":"k","concurrency" : 1} } } "#,
-            true,
-        ),
-        (
-            r#"{"meta":{ "z":1, "a":{} },"type":"t","args":ARGS,"rate_limit":{"concurrency":1,"key":"k"}}"#,
-            true,
-        ),
-        (
-            r#"{"type":"t","meta":{},"args":ARGS,"options":{"visibility_timeout_ms":5000,"rate_limit":{"key":"k","concurrency":1}}}"#,
-            true,
-        ),
-        (
-            r#"{"type":"t","args":ARGS,"options":{"metadata":{"m":1},"rate_limit":{"key":"k","concurrency":1}},"meta":{"n":1}}"#,
-            true,
-        ),
-        (
-            r#"{"type":"t","args":ARGS,"meta":{"ojs.rate_limit":{"key":"k","concurrency":1}}}"#,
-            false,
-        ),
-        (
-            r#"{"type":"t","args":ARGS,"options":{"visibility_timeout_ms":5000}}"#,
-            false,
-        ),
-        (r#"{"type":"t","args":ARGS,"note":"rate_limit"}"#, false),
-    ] {
+    let added = [
+        r#" { "type" : "t", "args":ARGS , "x_b":1, "x_a":[ ], "options":{"queue":"q", "rate_limit" : {"key":"k","concurrency" : 1} } } "#,
+        r#"{"meta":{ "z":1, "a":{} },"type":"t","args":ARGS,"rate_limit":{"concurrency":1,"key":"k"}}"#,
+        r#"{"type":"t","meta":{},"args":ARGS,"options":{"visibility_timeout_ms":5000,"rate_limit":{"key":"k","concurrency":1}}}"#,
+        r#"{"type":"t","args":ARGS,"options":{"metadata":{"m":1},"rate_limit":{"key":"k","concurrency":1}},"meta":{"n":1}}"#,
+    ];
+    let none = [
+        r#"{"type":"t","args":ARGS,"meta":{"ojs.rate_limit":{"key":"k","concurrency":1}}}"#,
+        r#"{"type":"t","args":ARGS,"options":{"visibility_timeout_ms":5000}}"#,
+        r#"{"type":"t","args":ARGS,"note":"rate_limit"}"#,
+    ];
+    let all = added.map(|text| (text, true)).into_iter();
+    for (text, added) in all.chain(none.map(|text| (text, false))) {
         let sent = text.replace("ARGS", args);
         recording.clear();
         assert_eq!(client.post("/ojs/v1/jobs", sent.clone()).await.status, 201);
@@ -242,18 +170,14 @@ async fn every_byte_but_the_mirror_s_arrives() {
         assert!(got.contains(args));
         if added {
             let job: Value = serde_json::from_str(&got).unwrap();
-            let meta = if sent.contains("metadata") {
-                &job["options"]["metadata"]
-            } else {
-                &job["meta"]
+            let meta = match sent.contains("metadata") {
+                true => &job["options"]["metadata"],
+                false => &job["meta"],
             };
-            assert!(
-                meta.get("ojs.rate_limit.mirror").is_some(),
-                "where backends keep it: {got}"
-            );
+            let mirror = meta.get("ojs.rate_limit.mirror");
+            assert!(mirror.is_some(), "where backends keep it: {got}");
         }
     }
-    sidecar.stop().await;
 }
 
 /// The text without the mirror, and without the `meta` that was made for it.
@@ -285,31 +209,25 @@ fn without_mirror(text: &str) -> String {
 /// Some backends would keep it for the queue for ever, and limit a second time.
 #[tokio::test(start_paused = true)]
 async fn max_per_second_is_not_forwarded() {
-    let (recording, sidecar, client) = storing("").await;
+    let (recording, _sidecar, client) = storing("").await;
     let sent = r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{"key":"k","max_per_second":1,"concurrency":4}}}"#;
     client.post("/ojs/v1/jobs", sent).await;
-    client
-        .post("/ojs/v1/jobs/batch", format!(r#"{{"jobs":[{sent}]}}"#))
-        .await;
+    let batch = format!(r#"{{"jobs":[{sent}]}}"#);
+    client.post(BATCH, batch).await;
     for body in recording.bodies() {
         let body: Value = serde_json::from_slice(&body).unwrap();
         let job = body.get("jobs").map_or(&body, |jobs| &jobs[0]);
-        assert_eq!(
-            job["options"]["rate_limit"],
-            json!({"key": "k", "concurrency": 4})
-        );
-        assert_eq!(
-            job["meta"]["ojs.rate_limit.mirror"]["policy"]["max_per_second"],
-            1
-        );
+        let kept = json!({"key": "k", "concurrency": 4});
+        assert_eq!(job["options"]["rate_limit"], kept);
+        let mirror = &job["meta"]["ojs.rate_limit.mirror"];
+        assert_eq!(mirror["policy"]["max_per_second"], 1);
     }
-    sidecar.stop().await;
 }
 
 /// A producer cannot write a mirror of its own.
 #[tokio::test(start_paused = true)]
 async fn a_forged_mirror_is_taken_out() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let forged = json!({"policy": {"key": "victim", "concurrency": 0}});
     let job = json!({"type": "t", "args": [], "meta": {"ojs.rate_limit.mirror": forged, "a": 1}});
     client.enqueue(job).await;
@@ -317,46 +235,32 @@ async fn a_forged_mirror_is_taken_out() {
     assert_eq!(jobs.len(), 1, "it limits nothing");
     assert_eq!(jobs[0]["meta"], json!({"a": 1}));
     assert!(!id(&jobs[0]).is_empty());
-    pair.stop().await;
 }
 
 /// Bodies that must be read and cannot be.
 #[tokio::test(start_paused = true)]
 async fn too_large_and_packed_bodies_are_refused() {
-    let (recording, sidecar, client) = storing("max_body = \"64KiB\"\n").await;
+    let (recording, _sidecar, client) = storing("max_body = \"64KiB\"\n").await;
     let large = format!(r#"{{"type":"t","args":["{}"]}}"#, "x".repeat(65536));
-    for path in [
-        "/ojs/v1/jobs",
-        "/ojs/v1/jobs/batch",
-        "/ojs/v1/workers/fetch",
-    ] {
+    for path in ["/ojs/v1/jobs", BATCH, "/ojs/v1/workers/fetch"] {
         let reply = client.post(path, large.clone()).await;
-        assert_eq!(
-            (reply.status, &reply.json()["error"]["code"]),
-            (413, &json!("payload_too_large")),
-            "{path}"
-        );
+        reply.refuses(413, "payload_too_large", path);
         let packed = [
             ("content-type", "application/json"),
             ("content-encoding", "gzip"),
         ];
         let reply = client.send(Method::POST, path, &packed, "x").await;
-        assert_eq!(
-            (reply.status, &reply.json()["error"]["code"]),
-            (415, &json!("unsupported_media_type")),
-            "{path}"
-        );
-        assert_eq!(reply.json()["error"]["retryable"], false);
+        let error = reply.refuses(415, "unsupported_media_type", path);
+        assert_eq!(error["retryable"], false);
     }
     assert!(recording.bodies().is_empty());
-    sidecar.stop().await;
 }
 
 /// `job_policies.accept = "ignore"`: what a job brings is then the backend's own affair.
 #[tokio::test(start_paused = true)]
 async fn ignored_policies_are_neither_checked_nor_touched() {
     let config = "[job_policies]\naccept = \"ignore\"\n[[policy]]\nname = \"p\"\nkey = \"{meta.a}\"\nkey_missing = \"reject\"\nconcurrency = 9\n";
-    let (recording, sidecar, client) = storing(config).await;
+    let (recording, _sidecar, client) = storing(config).await;
     for sent in [
         r#"{"type":"t","args":[],"meta":{"a":"1"},"options":{"rate_limit":{"max_per_second":1}}}"#,
         r#"{"type":"t","args":[],"meta":{"a":"1"},"options":{"rate_limit":"nonsense"}}"#,
@@ -365,7 +269,6 @@ async fn ignored_policies_are_neither_checked_nor_touched() {
         assert_eq!(client.post("/ojs/v1/jobs", sent).await.status, 201);
         assert_eq!(recording.bodies(), [sent.as_bytes()]);
     }
-    sidecar.stop().await;
 }
 
 const ONE: &str = "[[queue]]\nname = \"full\"\nconcurrency = 1\nmax_depth = 1\n";
@@ -391,10 +294,8 @@ async fn what_backends_read_is_read_here_too() {
         let ids = [b"\"id\":\"a\"".as_slice(), b"\"id\":\"b\""];
         let has = ids.map(|id| got.windows(id.len()).any(|part| part == id));
         assert_eq!(has, [true, false], "{:?}", String::from_utf8_lossy(&got));
-        assert!(
-            got.windows(args.len()).any(|part| part == args),
-            "bytes stay as they are"
-        );
+        let stay = got.windows(args.len()).any(|part| part == args);
+        assert!(stay, "bytes stay as they are");
         sidecar.stop().await;
     }
 }
@@ -414,7 +315,6 @@ fn wide(text: &str, bytes: usize, big_endian: bool) -> Vec<u8> {
 #[tokio::test(start_paused = true)]
 async fn what_only_backends_read_is_refused_where_it_would_be_read() {
     let plain = r#"{"type":"t","args":[],"options":{"queue":"full"}}"#;
-    let brings = r#"{"type":"t","args":[],"rate_limit":{"key":"k","concurrency":1}}"#;
     let spelled = |job: &str| {
         let with = |number: &str| job.replace("[]", &format!("[{number}]")).into_bytes();
         let marked = |mark: &[u8], body: Vec<u8>| [mark, &*body].concat();
@@ -450,7 +350,7 @@ async fn what_only_backends_read_is_refused_where_it_would_be_read() {
         assert!(is_refused(ONE, path, body.clone()).await, "bound, {nth}");
         assert!(!is_refused("", path, body).await, "nothing looks, {nth}");
     }
-    for (nth, body) in spelled(brings).into_iter().enumerate() {
+    for (nth, body) in spelled(LIMITED).into_iter().enumerate() {
         assert!(is_refused("", path, body).await, "limit, {nth}");
     }
     for (nth, body) in spelled(&batch(plain)).into_iter().enumerate() {
@@ -488,30 +388,19 @@ async fn a_job_with_several_options_is_refused_where_they_count() {
 /// Some backends read a name in their own spelling only, others the last of those that differ in case.
 #[tokio::test(start_paused = true)]
 async fn what_counts_is_said_once_in_whatever_spelling() {
+    let fetch = "/ojs/v1/workers/fetch";
+    let job = r#"{"type":"t","args":[],"options":{"queue":"full"}}"#;
+    let twice = |name: &str| job.replace("full", &format!(r#"full","{name}":"free"#));
+    let batch = |job: &str, more: &str| format!(r#"{{"jobs":[{job}]{more}}}"#);
+    let queues = r#"{"queues":["full"],"\u0051ueues":["free"],"count":5}"#;
     for (path, sent, field) in [
-        (
-            "/ojs/v1/jobs",
-            r#"{"type":"t","args":[],"options":{"queue":"full","Queue":"free"}}"#,
-            "options",
-        ),
-        (
-            "/ojs/v1/jobs/batch",
-            r#"{"jobs":[{"type":"t","args":[],"options":{"queue":"full","QUEUE":"free"}}]}"#,
-            "jobs[0].options",
-        ),
-        (
-            "/ojs/v1/jobs/batch",
-            r#"{"jobs":[{"type":"t","args":[],"options":{"queue":"full"}}],"Jobs":[]}"#,
-            "jobs",
-        ),
-        (
-            "/ojs/v1/workers/fetch",
-            r#"{"queues":["full"],"\u0051ueues":["free"],"count":5}"#,
-            "queues",
-        ),
+        ("/ojs/v1/jobs", twice("Queue"), "options"),
+        (BATCH, batch(&twice("QUEUE"), ""), "jobs[0].options"),
+        (BATCH, batch(job, r#","Jobs":[]"#), "jobs"),
+        (fetch, queues.to_owned(), "queues"),
     ] {
         let (recording, sidecar, client) = storing(ONE).await;
-        let reply = client.post(path, sent).await;
+        let reply = client.post(path, sent.clone()).await;
         assert_eq!(reply.status, 400, "{sent}");
         let told = &reply.json()["error"]["details"]["field"];
         assert_eq!(told, field, "{}", reply.text());
@@ -523,7 +412,7 @@ async fn what_counts_is_said_once_in_whatever_spelling() {
 /// Backends forget a job's own visibility timeout, however it was written.
 #[tokio::test(start_paused = true)]
 async fn a_visibility_timeout_in_words_is_kept_too() {
-    let (recording, sidecar, client) = storing("").await;
+    let (recording, _sidecar, client) = storing("").await;
     let limit = json!({"key": "k", "concurrency": 1});
     for (options, kept) in [
         (json!({"visibility_timeout": "PT10M"}), json!(600_000)),
@@ -537,13 +426,10 @@ async fn a_visibility_timeout_in_words_is_kept_too() {
         options["rate_limit"] = limit.clone();
         recording.clear();
         let job = json!({"type": "t", "args": [], "options": options});
-        assert_eq!(
-            client.post("/ojs/v1/jobs", job.to_string()).await.status,
-            201
-        );
+        let stored = client.post("/ojs/v1/jobs", job.to_string()).await;
+        assert_eq!(stored.status, 201);
         let got: Value = serde_json::from_slice(&recording.bodies().remove(0)).unwrap();
         let mirror = &got["meta"]["ojs.rate_limit.mirror"];
         assert_eq!(mirror["visibility_timeout_ms"], kept, "{got}");
     }
-    sidecar.stop().await;
 }

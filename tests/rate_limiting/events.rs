@@ -15,13 +15,8 @@ fn job(policy: Value) -> Value {
 /// The names of what was heard, and the job that each is about.
 fn told(heard: &[Heard]) -> Vec<(&str, &str)> {
     let each = heard.iter();
-    each.map(|heard| {
-        (
-            heard.event.as_str(),
-            heard.data["subject"].as_str().unwrap(),
-        )
-    })
-    .collect()
+    each.map(|heard| (&*heard.event, heard.data["subject"].as_str().unwrap()))
+        .collect()
 }
 
 /// The envelope (events text, 2.2) but for `data`, which is returned.
@@ -35,16 +30,11 @@ fn envelope(heard: &Heard, kind: &str, subject: &str) -> Value {
     let number = uuid::Uuid::parse_str(id.strip_prefix("evt_").unwrap()).unwrap();
     assert_eq!(number.get_version_num(), 7, "{id}");
     let source = all["source"].as_str().unwrap();
-    assert!(
-        source.starts_with("ojs://ojs-throttle/limiter/"),
-        "{source}"
-    );
-    assert!(source.parse::<http::Uri>().is_ok(), "{source}");
+    let is_ours = source.starts_with("ojs://ojs-throttle/limiter/");
+    assert!(is_ours && source.parse::<http::Uri>().is_ok(), "{source}");
     let time = all["time"].as_str().unwrap();
-    assert!(
-        time.ends_with('Z') && time.parse::<jiff::Timestamp>().is_ok(),
-        "{time}"
-    );
+    let is_time = time.ends_with('Z') && time.parse::<jiff::Timestamp>().is_ok();
+    assert!(is_time, "{time}");
     all["data"].clone()
 }
 
@@ -58,7 +48,7 @@ async fn nothing(client: &Client) {
 /// `strategy`, `job_id`. One of each for each job that had to wait, however often workers ask.
 #[tokio::test(start_paused = true)]
 async fn exceeded_and_released_once_for_each_wait() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let mut stream = Listener::open(&client, STREAM, &[]).await;
     assert_eq!(stream.status, 200);
     assert_eq!(stream.headers["content-type"], "text/event-stream");
@@ -74,38 +64,26 @@ async fn exceeded_and_released_once_for_each_wait() {
     let heard = stream.so_far().await;
     assert_eq!(told(&heard), [("rate_limit.exceeded", second.as_str())]);
     let data = envelope(&heard[0], "rate_limit.exceeded", &second);
-    assert_eq!(
-        data,
-        json!({"key": "stripe", "strategy": "concurrency", "limit": 1, "current": 1})
-    );
-    let flat = ["event", "queue", "job_id"].map(|name| &heard[0].data[name]);
-    assert_eq!(
-        flat,
-        ["rate_limit.exceeded", "q", &second]
-            .map(Value::from)
-            .each_ref()
-    );
+    let told_of = json!({"key": "stripe", "strategy": "concurrency", "limit": 1, "current": 1});
+    assert_eq!(data, told_of);
+    let flat = ["event", "queue", "job_id"].map(|name| heard[0].data[name].as_str().unwrap());
+    assert_eq!(flat, ["rate_limit.exceeded", "q", &second]);
     client.ack(&first).await;
     assert_eq!(ids(&client.fetch("q", 5).await), [&second]);
     let heard = stream.so_far().await;
     assert_eq!(told(&heard), [("rate_limit.released", second.as_str())]);
     let data = envelope(&heard[0], "rate_limit.released", &second);
-    assert_eq!(
-        data,
-        json!({"key": "stripe", "strategy": "concurrency", "job_id": second})
-    );
+    let told_of = json!({"key": "stripe", "strategy": "concurrency", "job_id": second});
+    assert_eq!(data, told_of);
     client.ack(&second).await;
-    assert!(
-        stream.so_far().await.is_empty(),
-        "a start that was not limited is no event"
-    );
-    pair.stop().await;
+    let more = stream.so_far().await;
+    assert!(more.is_empty(), "a start that was not limited is no event");
 }
 
 /// The numbers of each strategy.
 #[tokio::test(start_paused = true)]
 async fn each_strategy_by_its_name_and_numbers() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let mut stream = Listener::open(&client, STREAM, &[]).await;
     let policies = [
         ("rate", json!({"rate": {"limit": 2, "period": "PT1M"}}), 2),
@@ -118,98 +96,80 @@ async fn each_strategy_by_its_name_and_numbers() {
     ];
     for (strategy, mut policy, starts) in policies {
         policy["key"] = json!(strategy);
-        for _ in 0..=starts {
-            client.enqueue(job(policy.clone())).await;
-        }
+        client.enqueue_all(starts + 1, &job(policy)).await;
         assert_eq!(client.fetch("q", 9).await.len(), starts);
         let data = envelope_of(&stream.so_far().await);
         let expected =
             json!({"key": strategy, "strategy": strategy, "limit": starts, "current": starts});
         assert_eq!(data, [expected]);
     }
-    pair.stop().await;
 }
 
 fn envelope_of(heard: &[Heard]) -> Vec<Value> {
-    heard
-        .iter()
-        .map(|heard| heard.data["data"].clone())
-        .collect()
+    let each = heard.iter().map(|heard| heard.data["data"].clone());
+    each.collect()
 }
 
 /// `rate_limit.dropped`: "A job is discarded due to `on_limit: \"drop\"`", `key`, `job_id`, `job_type`.
 #[tokio::test(start_paused = true)]
 async fn dropped() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let mut stream = Listener::open(&client, STREAM, &[]).await;
     let policy = json!({"key": "push", "rate": {"limit": 1, "period": "PT1M"}, "on_limit": "drop"});
     let first = client.enqueue(job(policy.clone())).await;
     let second = client.enqueue(job(policy)).await;
     assert_eq!(ids(&client.fetch("q", 5).await), [&first]);
     let heard = stream.so_far().await;
-    let both = [
-        ("rate_limit.exceeded", &*second),
-        ("rate_limit.dropped", &*second),
-    ];
-    assert_eq!(told(&heard), both);
+    let both = ["rate_limit.exceeded", "rate_limit.dropped"];
+    assert_eq!(told(&heard), both.map(|event| (event, &*second)));
     let data = envelope(&heard[1], "rate_limit.dropped", &second);
-    assert_eq!(
-        data,
-        json!({"key": "push", "job_id": second, "job_type": "mail.send"})
-    );
-    pair.stop().await;
+    let told_of = json!({"key": "push", "job_id": second, "job_type": "mail.send"});
+    assert_eq!(data, told_of);
 }
 
 /// `rate_limit.dynamic_adjusted`: "Rate limit was adjusted via handler feedback", `key`, `until`,
 /// `reason`.
 #[tokio::test(start_paused = true)]
 async fn dynamic_adjusted() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let mut stream = Listener::open(&client, STREAM, &[]).await;
-    let first = client
-        .enqueue(job(json!({"key": "stripe", "concurrency": 5})))
-        .await;
+    let five = json!({"key": "stripe", "concurrency": 5});
+    let first = client.enqueue(job(five)).await;
     assert_eq!(client.fetch("q", 5).await.len(), 1);
     let error = json!({"type": "rate_limited", "message": "no", "retry_after": 30});
-    let nack = json!({"job_id": first, "worker_id": "w", "error": error}).to_string();
-    assert_eq!(client.post("/ojs/v1/workers/nack", nack).await.status, 200);
-    let shut = client.get("/ojs/v1/rate-limits/stripe").await.json();
+    client.nack_with(&first, error).await;
+    let shut = client.inspect("stripe").await;
     let heard = stream.so_far().await;
     assert_eq!(heard.len(), 1, "{heard:?}");
     let data = envelope(&heard[0], "rate_limit.dynamic_adjusted", "stripe");
+    let until = &shut["shut_until"];
     assert_eq!(
         data,
-        json!({"key": "stripe", "until": shut["shut_until"], "reason": "retry_after"})
+        json!({"key": "stripe", "until": until, "reason": "retry_after"})
     );
-    pair.stop().await;
 }
 
 /// Events text, 8.3: "When a job has trace context, every event for that job MUST include the `trace_id`
 /// in the `data` field".
 #[tokio::test(start_paused = true)]
 async fn a_traced_job_brings_its_trace() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let mut stream = Listener::open(&client, STREAM, &[]).await;
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let mut traced = job(json!({"key": "k", "concurrency": 0}));
-    traced["meta"] =
-        json!({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"});
+    traced["meta"] = json!({"traceparent": format!("00-{trace}-00f067aa0ba902b7-01")});
     client.enqueue(traced).await;
     nothing(&client).await;
     let data = envelope_of(&stream.so_far().await);
-    assert_eq!(
-        data,
-        [
-            json!({"key": "k", "strategy": "concurrency", "limit": 0, "current": 0,
-                "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"})
-        ]
-    );
-    pair.stop().await;
+    let told_of =
+        json!({"key": "k", "strategy": "concurrency", "limit": 0, "current": 0, "trace_id": trace});
+    assert_eq!(data, [told_of]);
 }
 
 /// What SDKs write in the query, and the backend's own events of a queue and a job beside ours.
 #[tokio::test(start_paused = true)]
 async fn channels_and_types_choose() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let policy = json!({"key": "k", "concurrency": 1});
     let first = client.enqueue(job(policy.clone())).await;
     let second = client.enqueue(job(policy)).await;
@@ -234,19 +194,11 @@ async fn channels_and_types_choose() {
     assert_eq!(ids(&client.fetch("q", 5).await), [&second]);
     let mut names = Vec::new();
     for stream in &mut streams {
-        let heard = stream.so_far().await;
-        names.push(
-            heard
-                .into_iter()
-                .map(|heard| heard.event)
-                .collect::<Vec<_>>(),
-        );
+        let heard = stream.so_far().await.into_iter();
+        names.push(heard.map(|heard| heard.event).collect::<Vec<_>>());
     }
-    let (changed, exceeded, released) = (
-        "job.state_changed",
-        "rate_limit.exceeded",
-        "rate_limit.released",
-    );
+    let changed = "job.state_changed";
+    let [exceeded, released] = ["rate_limit.exceeded", "rate_limit.released"];
     // Theirs come over a connection of their own: only each side's order is given.
     names[0].sort_unstable();
     assert_eq!(names[0], [changed, exceeded, released]);
@@ -256,12 +208,11 @@ async fn channels_and_types_choose() {
     assert_eq!(names[5], [changed, changed], "claimed and completed");
     assert!(names[6].is_empty(), "of another queue: {names:?}");
     assert_eq!(names[7], [exceeded, released]);
-    pair.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn absurd_queries_are_refused_with_the_field() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     for (query, field) in [
         ("types=a%20b".to_owned(), "types"),
         ("types=rate*limit".to_owned(), "types"),
@@ -276,7 +227,6 @@ async fn absurd_queries_are_refused_with_the_field() {
         let error = &reply.json()["error"];
         assert_eq!(error["details"]["field"], field, "{error}");
     }
-    pair.stop().await;
 }
 
 /// Answers each request for events with one event, and is silent from then on, like a host that vanished.
@@ -321,16 +271,13 @@ async fn a_stream_ends_when_the_backend_has_vanished() {
     let begun = Instant::now();
     for nth in 0..3 {
         let last = format!("b{nth}");
-        let headers: &[(&str, &str)] = match nth {
-            0 => &[],
-            _ => &[("last-event-id", &last)],
-        };
+        let headers = [("last-event-id", &*last)];
+        let headers = &headers[usize::from(nth == 0)..];
         let mut stream = Listener::open(&client, "/ojs/v1/events/stream", headers).await;
         while stream.next().await.event != "e" {}
         while stream.frame().await.is_some() {}
         assert_eq!(begun.elapsed().as_secs(), 60 * (nth + 1));
     }
-    sidecar.stop().await;
 }
 
 /// Real-time text, 2.4 and 5.1: a sign of life every 15 seconds, and a last word; then the stream ends.
@@ -349,39 +296,30 @@ async fn signs_of_life_and_a_last_word() {
     assert_eq!((&*last.event, last.id), ("server.shutdown", None));
     assert_eq!(last.data["data"]["reason"], "shutdown");
     assert_eq!(stream.frame().await, None);
-    pair.stop().await;
 }
 
 /// Real-time text, 5.4: who does not read loses the oldest events and is told how many; the newest are
 /// there when it reads on. Nobody waits for it.
 #[tokio::test(start_paused = true)]
 async fn who_does_not_read_loses_events_and_is_told() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    let mut asleep = client
-        .net
-        .connect("127.0.0.1", client.addr.port())
-        .await
-        .unwrap();
+    let (_pair, client) = simulated(Lax::spec(), "").await;
+    let asleep = client.net.connect("127.0.0.1", client.addr.port());
+    let mut asleep = asleep.await.unwrap();
     let request = format!("GET {STREAM} HTTP/1.1\r\nHost: sidecar\r\n\r\n");
     asleep.write_all(request.as_bytes()).await.unwrap();
     sleep(Duration::from_millis(10)).await;
+    let policy = json!({"key": "k", "concurrency": 1, "rate": {"limit": 1, "period": "PT0.01S"}});
     let began = Instant::now();
     let mut last = String::new();
     for _ in 0..800 {
-        last = client
-            .enqueue(job(
-                json!({"key": "k", "concurrency": 1, "rate": {"limit": 1, "period": "PT0.01S"}}),
-            ))
-            .await;
+        last = client.enqueue(job(policy.clone())).await;
         while client.fetch("q", 1).await.is_empty() {
             sleep(Duration::from_millis(5)).await;
         }
         client.ack(&last).await;
     }
-    assert!(
-        began.elapsed() < Duration::from_secs(50),
-        "under the time in which it is given up"
-    );
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(50), "it would be given up");
     let mut text = Vec::new();
     let needle = format!("\"rate_limit.released\",\"queue\":\"q\",\"job_id\":\"{last}\"");
     let whole = async {
@@ -389,29 +327,25 @@ async fn who_does_not_read_loses_events_and_is_told() {
             assert_ne!(asleep.read_buf(&mut text).await.unwrap(), 0);
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), whole)
-        .await
-        .expect("the newest events");
+    let newest = tokio::time::timeout(Duration::from_secs(60), whole).await;
+    newest.expect("the newest events");
     let text = String::from_utf8_lossy(&text);
     assert!(text.contains(":events-dropped "), "{}", text.len());
-    let (_, told) = text
-        .split_once("event: system.events_dropped\ndata: ")
-        .unwrap();
+    let dropped = "event: system.events_dropped\ndata: ";
+    let (_, told) = text.split_once(dropped).unwrap();
     let told: Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
     let lost = told["data"]["dropped_count"].as_u64().unwrap();
     let came = text.matches("event: rate_limit.").count() as u64;
     assert_eq!(lost + came, 2 * 799, "all are accounted for");
-    pair.stop().await;
 }
 
 /// Real-time text, 5.5.1: what happened while a client was away is not kept, and it is told so.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_comes_back_is_told_of_the_gap() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let mut stream = Listener::open(&client, STREAM, &[]).await;
-    client
-        .enqueue(job(json!({"key": "k", "concurrency": 0})))
-        .await;
+    let none = json!({"key": "k", "concurrency": 0});
+    client.enqueue(job(none)).await;
     nothing(&client).await;
     let heard = stream.next().await;
     drop(stream);
@@ -420,10 +354,6 @@ async fn a_client_that_comes_back_is_told_of_the_gap() {
     let mut again = Listener::open(&client, STREAM, &[("last-event-id", &last)]).await;
     let gap = again.next().await;
     assert_eq!((&*gap.event, gap.id), ("system.gap", None));
-    assert!(
-        gap.data["data"]["gap_end"].is_string(),
-        "{gap:?}",
-        gap = gap.data
-    );
-    pair.stop().await;
+    let end = &gap.data["data"]["gap_end"];
+    assert!(end.is_string(), "{end}");
 }

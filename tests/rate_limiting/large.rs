@@ -14,11 +14,8 @@ async fn ten_jobs_of_a_mebibyte_are_delivered_at_once() {
         "[[policy]]\nname = \"p\"\nmatch = { queue = \"q\" }\nkey = \"k:{meta.k}\"\nconcurrency = 100\n",
     ] {
         let (_pair, client) = simulated(Lax::spec(), policy).await;
-        let mut sent = Vec::new();
-        for _ in 0..10 {
-            let job = json!({"type": "t", "args": args, "options": {"queue": "q"}});
-            sent.push(client.enqueue(job).await);
-        }
+        let job = json!({"type": "t", "args": args, "options": {"queue": "q"}});
+        let mut sent = client.enqueue_all(10, &job).await;
         let jobs = client.fetch("q", 10).await;
         let mut came: Vec<&str> = jobs.iter().map(id).collect();
         came.sort_unstable();

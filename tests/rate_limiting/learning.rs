@@ -48,6 +48,12 @@ async fn before(
     (net, sidecar, asked)
 }
 
+/// How many lists of running jobs were asked for.
+fn lists(asked: &Mutex<Vec<String>>) -> usize {
+    let of_list = |text: &&String| text.starts_with("GET /ojs/v1/admin/jobs?state=active");
+    asked.lock().unwrap().iter().filter(of_list).count()
+}
+
 async fn fetch(client: &Client) -> u16 {
     let body = r#"{"queues":["q"],"worker_id":"w"}"#.to_owned();
     let reply = client.post("/ojs/v1/workers/fetch", body).await;
@@ -70,7 +76,6 @@ async fn who_waits_while_learning_fails_does_not_wait_once_more() {
     // The first try is the start's own; then all have one together.
     let waited = begun.elapsed();
     assert!(waited < Duration::from_secs(7), "{waited:?}");
-    sidecar.stop().await;
 }
 
 /// One that takes long for everything is not asked for ever in a time that is too short for it.
@@ -82,9 +87,7 @@ async fn a_backend_that_is_slow_to_say_what_it_is_is_heard_in_the_end() {
         for _ in 0..late {
             assert_eq!(fetch(&client).await, 504);
         }
-        let body = r#"{"queues":["q"],"worker_id":"w"}"#.to_owned();
-        let reply = client.post("/ojs/v1/workers/fetch", body).await;
-        assert_eq!(reply.status, 200, "{slow:?}: {}", reply.text());
+        assert_eq!(fetch(&client).await, 200, "{slow:?}");
         sidecar.stop().await;
     }
 }
@@ -95,9 +98,7 @@ async fn a_list_of_running_jobs_that_fails_once_is_asked_for_again() {
         let (net, sidecar, asked) = before(answers).await;
         let fetched = fetch(&Client::new(&net, sidecar.addr)).await;
         assert_eq!(fetched, 200);
-        let of_list = |text: &&String| text.starts_with("GET /ojs/v1/admin/jobs?state=active");
-        let lists = asked.lock().unwrap().iter().filter(of_list).count();
-        assert_eq!(lists, times);
+        assert_eq!(lists(&asked), times);
         sidecar.stop().await;
     }
 }
@@ -143,19 +144,16 @@ async fn a_long_list_of_running_jobs_is_read_until_it_brings_nothing_new() {
     let answers = [[("200", "{}")].as_slice(), &pages, &pages[2..], &[NONE]].concat();
     let (net, sidecar, asked) = before(Box::leak(answers.into_boxed_slice())).await;
     assert_eq!(fetch(&Client::new(&net, sidecar.addr)).await, 200);
-    let of_list = |text: &&String| text.starts_with("GET /ojs/v1/admin/jobs?state=active");
-    let lists = asked.lock().unwrap().iter().filter(of_list).count();
-    assert_eq!(lists, 6, "the third reading brings nothing");
-    let taken = sidecar.client().get("/ojs/v1/rate-limits/k").await.json();
+    assert_eq!(lists(&asked), 6, "the third reading brings nothing");
+    let taken = sidecar.client().inspect("k").await;
     assert_eq!(taken["active"], 120, "{taken}");
-    sidecar.stop().await;
 }
 
 /// Some backends keep each worker id for ever.
 #[tokio::test(start_paused = true)]
 async fn claims_that_bring_nothing_use_one_worker_id() {
     let limits = format!("[upstream]\nliveness = \"worker\"\n{LIMITS}");
-    let (backend, sidecar, client) = answering_after(Duration::ZERO, 200, NONE.1, &limits).await;
+    let (backend, _sidecar, client) = answering_after(Duration::ZERO, 200, NONE.1, &limits).await;
     for _ in 0..5 {
         assert_eq!(fetch(&client).await, 200);
         sleep(Duration::from_secs(2)).await;
@@ -167,5 +165,4 @@ async fn claims_that_bring_nothing_use_one_worker_id() {
         .collect();
     assert!(ids.len() >= 5, "{ids:?}");
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
-    sidecar.stop().await;
 }

@@ -63,11 +63,8 @@ async fn a_backlog_holds_up_no_other_queue() {
         }
         let both = json!({"queues": ["slots", "other"], "count": 1, "worker_id": "w"});
         for t in ["B", "C"] {
-            assert_eq!(
-                keys(&rig.client.fetch_as(both.clone()).await),
-                [t],
-                "{most}"
-            );
+            let came = rig.client.fetch_as(both.clone()).await;
+            assert_eq!(keys(&came), [t], "{most}");
         }
         // Three are out.
         assert!(rig.claimed() <= most + 3, "{} of {most}", rig.claimed());
@@ -85,10 +82,8 @@ async fn behind_as_many_as_check_says_all_others_wait() {
     let line = "s: jobs of queue slots or other*: 1 at once, a key for each s:{meta.t}, behind ";
     let behind = said.split_once(line).unwrap_or_else(|| panic!("{said}")).1;
     let (most, words) = behind.split_once(' ').unwrap();
-    assert!(
-        words.starts_with("held jobs of one key all others wait\n"),
-        "{said}"
-    );
+    let all_wait = words.starts_with("held jobs of one key all others wait\n");
+    assert!(all_wait, "{said}");
     let most: usize = most.parse().unwrap();
     for (held, is_seen) in [(most - 1, true), (most, false)] {
         let rig = Rig::with(&config).await;
@@ -99,12 +94,8 @@ async fn behind_as_many_as_check_says_all_others_wait() {
         for _ in 0..most {
             came.extend(rig.client.fetch("slots", 2).await);
         }
-        assert_eq!(
-            keys(&came).contains(&"B"),
-            is_seen,
-            "{held}: {:?}",
-            keys(&came)
-        );
+        let keys = keys(&came);
+        assert_eq!(keys.contains(&"B"), is_seen, "{held}: {keys:?}");
     }
 }
 
@@ -133,9 +124,7 @@ async fn a_backlog_of_large_jobs_holds_up_no_other_queue() {
     let args = json!(["x".repeat(64 << 10)]);
     let large =
         json!({"type": "t", "args": args, "meta": {"t": "A"}, "options": {"queue": "slots"}});
-    for _ in 0..30 {
-        rig.client.enqueue(large.clone()).await;
-    }
+    rig.client.enqueue_all(30, &large).await;
     rig.fill("slots").await;
     rig.enqueue(&job("other", "B"), 1).await;
     assert_eq!(keys(&rig.client.fetch("other", 1).await), ["B"]);
@@ -178,10 +167,8 @@ async fn what_nobody_asks_for_lapses_where_others_need_its_places() {
 /// does not wait for that.
 #[tokio::test(start_paused = true)]
 async fn who_waits_has_at_once_what_comes_to_a_subqueue() {
-    let rig = Rig::with(&format!(
-        "{ONE}[[queue]]\nname = \"slots\"\nsubqueues = true\n"
-    ))
-    .await;
+    let config = format!("{ONE}[[queue]]\nname = \"slots\"\nsubqueues = true\n");
+    let rig = Rig::with(&config).await;
     rig.enqueue(&job("slots", "A"), 3).await;
     assert_eq!(keys(&rig.client.fetch("slots", 1).await), ["A"]);
     let came = async {
@@ -239,10 +226,7 @@ async fn an_answer_without_jobs_says_that_it_is_us() {
     .await;
     let fetch = |queue: &str| rig.asked(json!({"queues": [queue], "worker_id": "w"}));
     assert_eq!(told(&fetch("const").await), (false, None), "it is empty");
-    let kind = [("content-type", "application/json")];
-    let (path, pause) = ("/ojs/v1/rate-limits/th", r#"{"concurrency":0}"#);
-    let set = rig.client.send(http::Method::PUT, path, &kind, pause);
-    assert_eq!(set.await.status, 200);
+    rig.client.limit("th", json!({"concurrency": 0})).await;
     for queue in ["paused", "const", "full", "free"] {
         rig.enqueue(&job(queue, "B"), 1).await;
     }
@@ -296,19 +280,11 @@ async fn the_policy_that_has_no_room_is_named() {
 async fn what_others_claimed_is_said_to_be_held() {
     let rig = Rig::with(ONE).await;
     rig.enqueue(&job("slots", "A"), 3).await;
-    let fetch = |token: &'static str| {
-        let headers = [
-            ("content-type", "application/json"),
-            ("authorization", token),
-        ];
-        let body = json!({"queues": ["slots"], "count": 3, "worker_id": "w"}).to_string();
-        let client = &rig.client;
-        let path = "/ojs/v1/workers/fetch";
-        async move { client.send(http::Method::POST, path, &headers, body).await }
-    };
-    let first = fetch("Bearer A").await;
-    assert_eq!(first.json()["jobs"].as_array().unwrap().len(), 1);
-    assert!(told(&fetch("Bearer B").await).0);
+    let first = rig.client.with("authorization", "Bearer A");
+    assert_eq!(first.fetch("slots", 3).await.len(), 1);
+    let second = rig.client.with("authorization", "Bearer B");
+    let asks = json!({"queues": ["slots"], "count": 3, "worker_id": "w"}).to_string();
+    assert!(told(&second.post("/ojs/v1/workers/fetch", asks).await).0);
     let other = rig.asked(json!({"queues": ["other"], "worker_id": "w"}));
     assert_eq!(told(&other.await), (false, None));
 }
@@ -332,12 +308,11 @@ async fn held_jobs_are_kept_under_their_credentials_whoever_else_asks() {
             _ => (200, "{}".into()),
         }
     };
-    let (heard, sidecar, client) = answering_by(Duration::ZERO, ONE, says).await;
+    let (heard, _sidecar, client) = answering_by(Duration::ZERO, ONE, says).await;
     let fetch = async |token: &str, queue: &str| {
         let body = json!({"queues": [queue], "count": 4, "worker_id": "w"}).to_string();
-        let (path, headers) = ("/ojs/v1/workers/fetch", [("authorization", token)]);
-        let method = http::Method::POST;
-        client.send(method, path, &headers, body).await
+        let client = client.with("authorization", token);
+        client.post("/ojs/v1/workers/fetch", body).await
     };
     let got = fetch("Bearer good", "slots").await.json();
     assert_eq!(got["jobs"].as_array().unwrap().len(), 1);
@@ -355,7 +330,6 @@ async fn held_jobs_are_kept_under_their_credentials_whoever_else_asks() {
         let token = head.headers.get("authorization");
         assert_eq!(token.unwrap(), "Bearer good", "{}", head.uri);
     }
-    sidecar.stop().await;
 }
 
 /// That a job is active still says nothing of how long: a heartbeat that failed has kept no claim. Nobody gets such a job
@@ -380,7 +354,6 @@ async fn a_claim_that_no_heartbeat_kept_is_over_at_its_deadline() {
     assert_eq!(admin.metric(lost).await, Some(0.0));
     sleep(Duration::from_secs(3)).await;
     assert_eq!(admin.metric(lost).await, Some(1.0));
-    sidecar.stop().await;
 }
 
 /// A worker that got all that it asked for is told when the next job may start only where that is known: those

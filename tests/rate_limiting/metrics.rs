@@ -11,21 +11,17 @@ const JOB: &str = r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{
 /// The type of a metric, and the names of the labels of each of its series.
 async fn declared(rig: &Rig, name: &str) -> (String, Vec<Vec<String>>) {
     let page = rig.admin.get("/metrics").await.text();
-    let help = page
-        .lines()
-        .find(|line| line.starts_with(&format!("# HELP {name} ")));
-    assert!(
-        help.is_some_and(|help| help.len() > name.len() + 20),
-        "{help:?}"
-    );
+    let mut lines = page.lines();
+    let help = lines.find(|line| line.starts_with(&format!("# HELP {name} ")));
+    let helps = help.is_some_and(|help| help.len() > name.len() + 20);
+    assert!(helps, "{help:?}");
     let kind = format!("# TYPE {name} ");
     let kind = page
         .lines()
         .find_map(|line| line.strip_prefix(&kind))
         .unwrap();
-    let series = page
-        .lines()
-        .filter_map(|line| line.strip_prefix(&format!("{name}{{")));
+    let begin = format!("{name}{{");
+    let series = page.lines().filter_map(|line| line.strip_prefix(&begin));
     let labels = series.map(|line| {
         let (labels, _) = line.split_once('}').unwrap();
         let names = labels
@@ -68,40 +64,25 @@ async fn waiting() {
     assert_eq!(declared, ("gauge".into(), vec![vec!["key".to_owned()]]));
 }
 
-/// Jobs of a queue that is out of room wait in the backend, and count all the same.
+/// Jobs of a queue that is out of room wait in the backend, and count all the same, also where they wait for a key without a
+/// series of its own.
 #[tokio::test(start_paused = true)]
 async fn waiting_in_a_queue_out_of_room() {
-    let rig = Rig::with(
-        "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n\
-         [[queue]]\nname = \"slow\"\nthrottle = { limit = 1, period = \"20s\" }\n",
-    )
-    .await;
-    for queue in ["billing", "slow"] {
-        let job = json!({"type": "t", "args": [], "options": {"queue": queue}}).to_string();
-        rig.enqueue(&job, 3).await;
-        assert_eq!(rig.client.fetch(queue, 3).await.len(), 1);
-        assert!(rig.client.fetch(queue, 3).await.is_empty());
-    }
-    for key in ["stripe", "_queue:slow"] {
+    let slots = "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n";
+    let spaced = "[[queue]]\nname = \"slow\"\nthrottle = { limit = 1, period = \"20s\" }\n";
+    let shared = format!("[metrics]\ntop_keys = 0\n{slots}");
+    for (config, queue, key) in [
+        (slots, "billing", "stripe"),
+        (spaced, "slow", "_queue:slow"),
+        (&shared, "billing", "_other"),
+    ] {
+        let rig = Rig::with(config).await;
+        rig.client.enqueue_all(3, &plain(queue)).await;
+        assert_eq!(rig.client.fetch(queue, 3).await.len(), 1, "{key}");
+        assert!(rig.client.fetch(queue, 3).await.is_empty(), "{key}");
         let series = format!("ojs_rate_limit_waiting{{key=\"{key}\"}}");
         assert_eq!(rig.metric(&series).await, Some(2.0), "{key}");
     }
-}
-
-/// Also where they wait for a key without a series of its own.
-#[tokio::test(start_paused = true)]
-async fn waiting_of_a_key_that_shares_its_series() {
-    let rig = Rig::with(
-        "[metrics]\ntop_keys = 0\n\
-         [[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n",
-    )
-    .await;
-    let job = json!({"type": "t", "args": [], "options": {"queue": "billing"}}).to_string();
-    rig.enqueue(&job, 3).await;
-    assert_eq!(rig.client.fetch("billing", 3).await.len(), 1);
-    assert!(rig.client.fetch("billing", 3).await.is_empty());
-    let series = "ojs_rate_limit_waiting{key=\"_other\"}";
-    assert_eq!(rig.metric(series).await, Some(2.0));
 }
 
 /// A nack that finds its key shut for longer shuts nothing.
@@ -112,9 +93,7 @@ async fn only_nacks_that_shut_a_key_are_counted() {
     let out = rig.client.fetch("q", 2).await;
     for (job, seconds) in out.iter().zip([60, 20]) {
         let error = json!({"type": "rate_limited", "message": "no", "retry_after": seconds});
-        let nack = json!({"job_id": id(job), "worker_id": "w", "error": error}).to_string();
-        let reply = rig.client.post("/ojs/v1/workers/nack", nack).await;
-        assert_eq!(reply.status, 200, "{}", reply.text());
+        rig.client.nack_with(id(job), error).await;
     }
     let series = "ojs_throttle_downstream_rate_limited_total{policy=\"job\"}";
     assert_eq!(rig.metric(series).await, Some(1.0));
@@ -152,10 +131,8 @@ async fn exceeded_total() {
     assert_eq!(rig.metric(&of("rate")).await, Some(1.0));
     let (kind, labels) = declared(&rig, "ojs_rate_limit_exceeded_total").await;
     assert_eq!(kind, "counter");
-    assert!(
-        labels.iter().all(|labels| *labels == ["key", "strategy"]),
-        "{labels:?}"
-    );
+    let as_said = labels.iter().all(|labels| *labels == ["key", "strategy"]);
+    assert!(as_said, "{labels:?}");
 }
 
 /// `ojs.rate_limit.wait_duration`, histogram, `key`: "Time jobs waited due to rate limits." A job that was
@@ -166,32 +143,24 @@ async fn wait_duration() {
     rig.enqueue(JOB, 3).await;
     let out = rig.client.fetch("q", 3).await;
     let name = "ojs_rate_limit_wait_duration_seconds";
-    assert_eq!(
-        rig.metric(&format!("{name}_count{{key=\"k\"}}"))
-            .await
-            .unwrap_or(0.0),
-        0.0
+    let (count, sum) = (
+        format!("{name}_count{{key=\"k\"}}"),
+        format!("{name}_sum{{key=\"k\"}}"),
     );
+    assert_eq!(rig.metric(&count).await.unwrap_or(0.0), 0.0);
     sleep(Duration::from_secs(12)).await;
     rig.client.ack(id(&out[0])).await;
     assert_eq!(rig.client.fetch("q", 3).await.len(), 1);
-    assert_eq!(
-        rig.metric(&format!("{name}_count{{key=\"k\"}}")).await,
-        Some(1.0)
-    );
-    let sum = rig
-        .metric(&format!("{name}_sum{{key=\"k\"}}"))
-        .await
-        .unwrap();
+    assert_eq!(rig.metric(&count).await, Some(1.0));
+    let sum = rig.metric(&sum).await.unwrap();
     assert!((12.0..12.5).contains(&sum), "{sum}");
     let (kind, _) = declared(&rig, name).await;
     assert_eq!(kind, "histogram");
     let page = rig.admin.get("/metrics").await.text();
-    let buckets: Vec<f64> = page
-        .lines()
-        .filter_map(|line| line.strip_prefix(&format!("{name}_bucket{{key=\"k\",le=\"")))
-        .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
-        .collect();
+    let bucket = format!("{name}_bucket{{key=\"k\",le=\"");
+    let lines = page.lines().filter(|line| line.starts_with(&bucket));
+    let numbers = lines.map(|line| line.rsplit_once(' ').unwrap().1);
+    let buckets: Vec<f64> = numbers.map(|number| number.parse().unwrap()).collect();
     assert!(buckets.len() > 5 && buckets.is_sorted(), "{buckets:?}");
     assert_eq!((buckets[0], buckets[buckets.len() - 1]), (0.0, 1.0));
 }
@@ -220,27 +189,23 @@ async fn limits_in_force() {
     for (labels, number) in [
         (slots, 5.0),
         (
-            "policy=\"one\",strategy=\"rate\",period=\"PT1M\",window=\"sliding\"",
+            r#"policy="one",strategy="rate",period="PT1M",window="sliding""#,
             100.0,
         ),
         (
-            "policy=\"one\",strategy=\"rate\",period=\"P1M\",window=\"calendar\"",
+            r#"policy="one",strategy="rate",period="P1M",window="calendar""#,
             900.0,
         ),
-        (
-            "policy=\"one\",strategy=\"throttle\",period=\"PT0.25S\"",
-            1.0,
-        ),
-        ("policy=\"joins\"", 5.0),
-        ("policy=\"each\"", 7.0),
-        ("policy=\"queue\",queue=\"mail-*\"", 20.0),
+        (r#"policy="one",strategy="throttle",period="PT0.25S""#, 1.0),
+        (r#"policy="joins""#, 5.0),
+        (r#"policy="each""#, 7.0),
+        (r#"policy="queue",queue="mail-*""#, 20.0),
     ] {
         assert_eq!(limit(labels).await, Some(number), "{labels}");
     }
-    let key = "/ojs/v1/rate-limits/k";
-    rig.client.set(key, json!({"concurrency": 2})).await;
+    rig.client.limit("k", json!({"concurrency": 2})).await;
     assert_eq!(limit(slots).await, Some(2.0));
-    rig.client.delete(key).await;
+    rig.client.delete("/ojs/v1/rate-limits/k").await;
     assert_eq!(limit(slots).await, Some(5.0));
 }
 
@@ -249,19 +214,12 @@ async fn limits_in_force() {
 async fn paused_keys() {
     let rig = Rig::with("").await;
     let numbers = async || {
-        let paused = rig.metric("ojs_throttle_paused_keys").await.unwrap();
-        (
-            rig.metric("ojs_throttle_overrides_active").await.unwrap(),
-            paused,
-        )
+        let set = rig.metric("ojs_throttle_overrides_active").await.unwrap();
+        (set, rig.metric("ojs_throttle_paused_keys").await.unwrap())
     };
     assert_eq!(numbers().await, (0.0, 0.0));
-    rig.client
-        .set("/ojs/v1/rate-limits/a", json!({"concurrency": 0}))
-        .await;
-    rig.client
-        .set("/ojs/v1/rate-limits/b", json!({"concurrency": 1}))
-        .await;
+    rig.client.limit("a", json!({"concurrency": 0})).await;
+    rig.client.limit("b", json!({"concurrency": 1})).await;
     let queue = "/ojs/v1/admin/queues/q/rate-limit";
     rig.client.set(queue, json!({"concurrency": 0})).await;
     assert_eq!(numbers().await, (3.0, 2.0));

@@ -7,6 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng};
 
 use super::prelude::*;
+use crate::harness::table;
 use crate::sidecar::answering::{Answers, answering_by, bind, serve};
 
 /// Jobs of a tenant run one at a time, and wait in subqueues.
@@ -15,6 +16,11 @@ const SPLIT: &str = "[[policy]]\nname = \"crm\"\nkey = \"crm:{meta.tenant}\"\nco
 
 /// Where jobs of `acme` wait.
 const ACME: &str = "mail-ojst-a0";
+
+/// A job of that tenant.
+fn of_acme(queue: &str) -> Value {
+    json!({"type": "t", "args": [], "meta": {"tenant": "acme"}, "options": {"queue": queue}})
+}
 
 /// Texts that look like names of subqueues, as producers and workers may choose them.
 fn odd(n: usize) -> Value {
@@ -43,11 +49,8 @@ async fn what_is_a_jobs_own_comes_as_it_was_sent() {
         let is_as_sent = |shown: &Value| {
             let n = shown["args"][0].as_u64().expect("a number") as usize;
             let sent = job(n);
-            assert_eq!(
-                (&shown["args"], &shown["meta"]),
-                (&sent["args"], &sent["meta"]),
-                "{shown}"
-            );
+            assert_eq!(shown["args"], sent["args"], "{shown}");
+            assert_eq!(shown["meta"], sent["meta"], "{shown}");
             assert_eq!(shown["queue"], "mail", "{shown}");
             n
         };
@@ -66,11 +69,10 @@ async fn what_is_a_jobs_own_comes_as_it_was_sent() {
                 let n = is_as_sent(&shown);
                 let at = format!("/ojs/v1/jobs/{}", id(&shown));
                 let error = json!({"code": "c", "message": ACME, "details": odd(n)});
-                let ended = match n % 2 {
+                let (verb, member, said) = match n % 2 {
                     0 => ("ack", "result", odd(n)),
                     _ => ("nack", "error", error),
                 };
-                let (verb, member, said) = ended;
                 let body = json!({"job_id": id(&shown), "worker_id": "w", member: said});
                 let path = format!("/ojs/v1/workers/{verb}");
                 let reply = client.post(&path, body.to_string()).await;
@@ -90,13 +92,9 @@ async fn what_is_a_jobs_own_comes_as_it_was_sent() {
             sleep(Duration::from_millis(50)).await;
         }
         let listed = client.get("/ojs/v1/admin/jobs?per_page=100").await.json();
-        listed["items"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .for_each(|shown| {
-                is_as_sent(shown);
-            });
+        for shown in listed["items"].as_array().unwrap() {
+            is_as_sent(shown);
+        }
         pair.stop().await;
     }
 }
@@ -104,10 +102,7 @@ async fn what_is_a_jobs_own_comes_as_it_was_sent() {
 /// A backend that answers a path with `odd` in it so, each part by itself: of one byte, or of up to nine.
 async fn trickling(net: &Net, status: u16, kind: &'static str, most: usize, body: &str) -> String {
     let (mut listener, base) = bind(net).await;
-    let (body, mut rng) = (
-        body.as_bytes().to_vec(),
-        SmallRng::seed_from_u64(most as u64),
-    );
+    let (body, mut rng) = (body.to_owned(), SmallRng::seed_from_u64(most as u64));
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let (mut head, mut byte) = (Vec::new(), [0]);
@@ -124,7 +119,7 @@ async fn trickling(net: &Net, status: u16, kind: &'static str, most: usize, body
                     .into_bytes(),
                 b"transfer-encoding: chunked\r\n\r\n".to_vec(),
             ];
-            let mut rest = &body[..];
+            let mut rest = body.as_bytes();
             while is_odd && !rest.is_empty() {
                 let (part, after) = rest.split_at(rng.random_range(1..=most).min(rest.len()));
                 parts.push([format!("{:x}\r\n", part.len()).as_bytes(), part, b"\r\n"].concat());
@@ -160,83 +155,42 @@ async fn passed(config: &str, path: &str, status: u16, kind: &'static str, body:
 /// A text is changed where a name of a queue can stand, and where it is one of a subqueue.
 #[tokio::test(start_paused = true)]
 async fn a_name_is_changed_only_where_one_stands() {
-    let (plain, list) = (("/ojs/v1/odd", 200), ("/ojs/v1/odd/queues", 200));
-    let failure = ("/ojs/v1/odd", 409);
-    for ((path, status), sent, shown) in [
-        (plain, r#"{"queue":"mail-ojst-7f"}"#, r#"{"queue":"mail"}"#),
-        (
-            plain,
-            r#"{"queue" : "m\u0061il\u002dojst-7f" }"#,
-            r#"{"queue" : "mail" }"#,
-        ),
-        (
-            plain,
-            r#"{"\u0071ueue":"mail-ojst-7f"}"#,
-            r#"{"\u0071ueue":"mail"}"#,
-        ),
-        (
-            plain,
-            r#"{"jobs":[{"args":[{"queue":"mail-ojst-00"}],"queue":"mail-ojst-00"}]}"#,
-            r#"{"jobs":[{"args":[{"queue":"mail-ojst-00"}],"queue":"mail"}]}"#,
-        ),
-        (
-            plain,
-            r#"{"meta":{"mail-ojst-00":[]},"queues":["mail-ojst-00",{"name":"mail-ojst-01"}]}"#,
-            r#"{"meta":{"mail-ojst-00":[]},"queues":["mail",{"name":"mail"}]}"#,
-        ),
-        (
-            plain,
-            r#"{"by_queue":{"mail-ojst-00":1},"x":{"mail-ojst-00":1,"queue":"mail-ojst-01"}}"#,
-            r#"{"by_queue":{"mail":1},"x":{"mail-ojst-00":1,"queue":"mail"}}"#,
-        ),
-        (
-            plain,
-            r#"{"subject":"mail-ojst-00","channel":"queue:mail-ojst-00","data":{"queue":"mail-ojst-00"}}"#,
-            r#"{"subject":"mail","channel":"queue:mail","data":{"queue":"mail"}}"#,
-        ),
-        (
-            plain,
-            r#"{"result":"\\","queue":"mail-ojst-00","errors":[{"queue":"mail-ojst-00"}]}"#,
-            r#"{"result":"\\","queue":"mail","errors":[{"queue":"mail-ojst-00"}]}"#,
-        ),
-        (
-            plain,
-            r#"{"error":{"message":"mail-ojst-00"},"name":"mail-ojst-00","items":["mail-ojst-00"]}"#,
-            "",
-        ),
-        (
-            plain,
-            r#"{"queue":"b-ojst-00","queues":["mail-ojst-0g","mail-ojst-000"],"payload":{"queue":"mail-ojst-00"}}"#,
-            "",
-        ),
-        (plain, "no JSON, \"mail-ojst-7f", ""),
-        (plain, "{\"queue\":\"mail-ojst-7f\\", ""),
-        (
-            failure,
-            r#"{"error":{"message":"Queue 'mail-ojst-00' is \"full\", x-mail-ojst-00, mail-ojst-01.","details":{"q":["mail-ojst-02"]}}}"#,
-            r#"{"error":{"message":"Queue 'mail' is \"full\", x-mail-ojst-00, mail.","details":{"q":["mail"]}}}"#,
-        ),
-        (
-            failure,
-            r#"{"message":"no mail-ojst-00"}"#,
-            r#"{"message":"no mail"}"#,
-        ),
-        (
-            failure,
-            r#"{"job":{"error":{"message":"mail-ojst-00"}}}"#,
-            "",
-        ),
-        (
-            list,
-            r#"{"items":["mail-ojst-00",{"name":"mail-ojst-00","x":{"name":"mail-ojst-00"}}]}"#,
-            r#"{"items":["mail",{"name":"mail","x":{"name":"mail-ojst-00"}}]}"#,
-        ),
-        (list, r#"["mail-ojst-00"]"#, r#"["mail"]"#),
+    let plain = r#"
+        {"queue":"mail-ojst-7f"} => {"queue":"mail"}
+        {"queue" : "m\u0061il\u002dojst-7f" } => {"queue" : "mail" }
+        {"\u0071ueue":"mail-ojst-7f"} => {"\u0071ueue":"mail"}
+        {"jobs":[{"args":[{"queue":"mail-ojst-00"}],"queue":"mail-ojst-00"}]} => {"jobs":[{"args":[{"queue":"mail-ojst-00"}],"queue":"mail"}]}
+        {"meta":{"mail-ojst-00":[]},"queues":["mail-ojst-00",{"name":"mail-ojst-01"}]} => {"meta":{"mail-ojst-00":[]},"queues":["mail",{"name":"mail"}]}
+        {"by_queue":{"mail-ojst-00":1},"x":{"mail-ojst-00":1,"queue":"mail-ojst-01"}} => {"by_queue":{"mail":1},"x":{"mail-ojst-00":1,"queue":"mail"}}
+        {"subject":"mail-ojst-00","channel":"queue:mail-ojst-00","data":{"queue":"mail-ojst-00"}} => {"subject":"mail","channel":"queue:mail","data":{"queue":"mail"}}
+        {"result":"\\","queue":"mail-ojst-00","errors":[{"queue":"mail-ojst-00"}]} => {"result":"\\","queue":"mail","errors":[{"queue":"mail-ojst-00"}]}
+        {"error":{"message":"mail-ojst-00"},"name":"mail-ojst-00","items":["mail-ojst-00"]} => as it is
+        {"queue":"b-ojst-00","queues":["mail-ojst-0g","mail-ojst-000"],"payload":{"queue":"mail-ojst-00"}} => as it is
+        no JSON, "mail-ojst-7f => as it is
+        {"queue":"mail-ojst-7f\ => as it is
+    "#;
+    let failure = r#"
+        {"error":{"message":"Queue 'mail-ojst-00' is \"full\", x-mail-ojst-00, mail-ojst-01.","details":{"q":["mail-ojst-02"]}}} => {"error":{"message":"Queue 'mail' is \"full\", x-mail-ojst-00, mail.","details":{"q":["mail"]}}}
+        {"message":"no mail-ojst-00"} => {"message":"no mail"}
+        {"job":{"error":{"message":"mail-ojst-00"}}} => as it is
+    "#;
+    let list = r#"
+        {"items":["mail-ojst-00",{"name":"mail-ojst-00","x":{"name":"mail-ojst-00"}}]} => {"items":["mail",{"name":"mail","x":{"name":"mail-ojst-00"}}]}
+        ["mail-ojst-00"] => ["mail"]
+    "#;
+    for (path, status, rows) in [
+        ("/ojs/v1/odd", 200, plain),
+        ("/ojs/v1/odd", 409, failure),
+        ("/ojs/v1/odd/queues", 200, list),
     ] {
-        let shown = if shown.is_empty() { sent } else { shown };
-        let json = "application/json";
-        assert_eq!(passed(SPLIT, path, status, json, sent).await, shown);
-        assert_eq!(passed("", path, status, json, sent).await, sent);
+        for (sent, shown) in table(rows) {
+            let shown = if shown == "as it is" { sent } else { shown };
+            let json = "application/json";
+            let came = passed(SPLIT, path, status, json, sent).await;
+            assert_eq!(came, shown, "{sent}");
+            let came = passed("", path, status, json, sent).await;
+            assert_eq!(came, sent);
+        }
     }
 }
 
@@ -269,21 +223,17 @@ async fn a_stream_changes_only_where_a_queue_is_named() {
         [odd.to_owned()].into_iter().chain(each).collect::<String>()
     };
     let escaped = r"\u006d\u0061il\u002Dojst\u002d\u00610";
+    let json = "application/json";
+    let other = "blob-ojst-42";
     for (kind, sent, shown) in [
-        (
-            "application/json",
-            all(ACME, "blob-ojst-42"),
-            all("mail", "blob-ojst-42"),
-        ),
-        ("application/json", all(escaped, "a"), all("mail", "a")),
+        (json, all(ACME, other), all("mail", other)),
+        (json, all(escaped, "a"), all("mail", "a")),
         ("text/event-stream", events(ACME), events("mail")),
         ("text/plain", all(ACME, ACME), all(ACME, ACME)),
     ] {
         for (config, wanted) in [("", &sent), (SPLIT, &shown)] {
-            assert_eq!(
-                passed(config, "/ojs/v1/odd", 200, kind, &sent).await,
-                *wanted
-            );
+            let came = passed(config, "/ojs/v1/odd", 200, kind, &sent).await;
+            assert_eq!(came, *wanted);
         }
     }
 }
@@ -291,27 +241,32 @@ async fn a_stream_changes_only_where_a_queue_is_named() {
 /// Spellings of a name in JSON, of which each has an escape in what makes it one of a subqueue.
 fn spellings(name: &str) -> Vec<String> {
     let mut rng = SmallRng::seed_from_u64(52);
-    let escape = |byte: u8, upper: bool| match upper {
-        true => format!("\\u{byte:04X}"),
-        false => format!("\\u{byte:04x}"),
-    };
     let marker = name.find("-ojst-").unwrap();
-    (0..64)
-        .map(|n| {
-            let bytes = name.bytes().enumerate();
-            let spelt = bytes.map(|(at, byte)| {
-                let is_chosen = at == marker + n % 6 || n == 63 || (n > 11 && rng.random_bool(0.4));
-                let upper = n % 12 > 5;
-                if is_chosen {
-                    escape(byte, upper)
-                } else {
-                    char::from(byte).to_string()
-                }
-            });
-            spelt.collect()
-        })
-        .collect()
+    let spelling = |n: usize| {
+        let spelt = name.bytes().enumerate().map(|(at, byte)| {
+            let is_chosen = at == marker + n % 6 || n == 63 || (n > 11 && rng.random_bool(0.4));
+            match (is_chosen, n % 12 > 5) {
+                (false, _) => char::from(byte).to_string(),
+                (true, true) => format!("\\u{byte:04X}"),
+                (true, false) => format!("\\u{byte:04x}"),
+            }
+        });
+        spelt.collect()
+    };
+    (0..64).map(spelling).collect()
 }
+
+/// Routes, and bodies in which they have the name of a queue.
+const NAMING: &str = r#"
+    workers/fetch => {"queues":["NAME"],"count":5,"worker_id":"w"}
+    workers/fetch => {"\u0071ueue\u0073":["a","NAME"],"worker_id":"w"}
+    jobs => {"type":"t","args":[],"options":{"queue":"NAME"}}
+    jobs => {"type":"t","args":[],"queue":"NAME"}
+    jobs/batch => {"jobs":[{"type":"t","args":[],"options":{"queue":"NAME"}}]}
+    cron => {"name":"n","job_template":{"type":"t","options":{"queue":"NAME"}}}
+    workflows => {"steps":[{"type":"t","options":{"queue":"NAME"}}]}
+    admin/jobs/bulk/retry => {"filter":{"queue":"NAME"}}
+"#;
 
 /// However a subqueue is spelt, who names it is refused: no job starts beyond the limit or the pause, none is stored
 /// beside the bound.
@@ -321,44 +276,14 @@ async fn no_spelling_goes_around_a_limit() {
     for config in [SPLIT, limited] {
         let (pair, client) = simulated(Lax::spec(), config).await;
         let direct = Client::new(&pair.sidecar.net, pair.behind.addr);
-        for _ in 0..8 {
-            let job = json!({"type": "t", "args": [], "meta": {"tenant": "acme"}, "options": {"queue": ACME}});
-            direct.enqueue(job).await;
-        }
+        direct.enqueue_all(8, &of_acme(ACME)).await;
         let before = pair.behind.backend.ledger().len();
         for paused in [false, true] {
             if paused {
                 client.post("/ojs/v1/queues/mail/pause", "{}").await;
             }
             for name in spellings(ACME) {
-                for (path, body) in [
-                    (
-                        "workers/fetch",
-                        r#"{"queues":["NAME"],"count":5,"worker_id":"w"}"#,
-                    ),
-                    (
-                        "workers/fetch",
-                        r#"{"\u0071ueue\u0073":["a","NAME"],"worker_id":"w"}"#,
-                    ),
-                    (
-                        "jobs",
-                        r#"{"type":"t","args":[],"options":{"queue":"NAME"}}"#,
-                    ),
-                    ("jobs", r#"{"type":"t","args":[],"queue":"NAME"}"#),
-                    (
-                        "jobs/batch",
-                        r#"{"jobs":[{"type":"t","args":[],"options":{"queue":"NAME"}}]}"#,
-                    ),
-                    (
-                        "cron",
-                        r#"{"name":"n","job_template":{"type":"t","options":{"queue":"NAME"}}}"#,
-                    ),
-                    (
-                        "workflows",
-                        r#"{"steps":[{"type":"t","options":{"queue":"NAME"}}]}"#,
-                    ),
-                    ("admin/jobs/bulk/retry", r#"{"filter":{"queue":"NAME"}}"#),
-                ] {
+                for (path, body) in table(NAMING) {
                     let body = body.replace("NAME", &name);
                     let reply = client.post(&format!("/ojs/v1/{path}"), body.clone()).await;
                     assert_eq!(reply.status, 400, "{path} {body}: {}", reply.text());
@@ -379,11 +304,8 @@ async fn no_spelling_goes_around_a_limit() {
                 ] {
                     let reply = client.get(&format!("/ojs/v1/{path}")).await;
                     assert_eq!(reply.status, 400, "{path}: {}", reply.text());
-                    let reply = pair
-                        .sidecar
-                        .admin()
-                        .get(&format!("/throttle/v1/why?queue={percent}"))
-                        .await;
+                    let why = format!("/throttle/v1/why?queue={percent}");
+                    let reply = pair.sidecar.admin().get(&why).await;
                     assert_eq!(reply.status, 400, "{path}: {}", reply.text());
                 }
             }
@@ -397,7 +319,7 @@ async fn no_spelling_goes_around_a_limit() {
 /// A body that only some readers understand is refused where it may name a subqueue.
 #[tokio::test(start_paused = true)]
 async fn what_only_some_can_read_names_none() {
-    let (heard, sidecar, client) =
+    let (heard, _sidecar, client) =
         answering_by(Duration::ZERO, SPLIT, |_| (200, Bytes::from_static(b"{}"))).await;
     heard.clear();
     let deep = ["[".repeat(70), "]".repeat(70)].concat();
@@ -419,7 +341,6 @@ async fn what_only_some_can_read_names_none() {
         assert_eq!(reply.status, 400, "{path}");
     }
     assert!(heard.bodies().is_empty());
-    sidecar.stop().await;
 }
 
 /// A queue may have such a name where nothing of the sidecar's touches the one that would be its base.
@@ -457,18 +378,13 @@ async fn jobs_tell_whose_a_queue_is() {
     let job = json!({"type": "t", "args": [], "options": {"queue": "blob-ojst-42"}});
     direct.enqueue(job).await;
     let first = start(SPLIT).await;
-    let job =
-        json!({"type": "t", "args": [], "meta": {"tenant": "acme"}, "options": {"queue": "mail"}});
-    let sent = first.client().enqueue(job).await;
+    let sent = first.client().enqueue(of_acme("mail")).await;
     first.stop().await;
     let second = start("").await;
     let own = second.client().fetch("blob-ojst-42", 1).await;
     assert_eq!(own[0]["queue"], "blob-ojst-42");
-    let refused = second
-        .client()
-        .get(&format!("/ojs/v1/queues/{ACME}/stats"))
-        .await;
-    assert_eq!(refused.status, 400);
+    let stats = format!("/ojs/v1/queues/{ACME}/stats");
+    assert_eq!(second.client().get(&stats).await.status, 400);
     let begun = Instant::now();
     let found = loop {
         let found = second.client().fetch("mail", 1).await;
@@ -481,7 +397,6 @@ async fn jobs_tell_whose_a_queue_is() {
         (id(&found[0]), &found[0]["queue"]),
         (&*sent, &json!("mail"))
     );
-    second.stop().await;
 }
 
 /// A backend that looks for 100 ms into each empty queue that a FETCH names; says how many names each FETCH had.
@@ -493,10 +408,9 @@ async fn patient(net: &Net) -> (SocketAddr, Arc<std::sync::Mutex<Vec<usize>>>) {
     let answers: Arc<Answers> = Arc::new(move |request| {
         let names = Arc::clone(&names);
         Box::pin(async move {
+            let nats = r#"{"implementation":{"name":"ojs-backend-nats","backend":"nats"}}"#;
             let text = match request.uri().path() {
-                "/ojs/manifest" => {
-                    r#"{"implementation":{"name":"ojs-backend-nats","backend":"nats"}}"#
-                }
+                "/ojs/manifest" => nats,
                 "/ojs/v1/workers/fetch" => {
                     let body: Value = serde_json::from_slice(request.body()).unwrap();
                     let queues = body["queues"].as_array().unwrap().len();
@@ -531,9 +445,8 @@ async fn where_names_cost_a_claim_names_the_queue_alone() {
         .await;
     let client = sidecar.client();
     // The first thing that it hears may be an enqueue.
-    let job =
-        json!({"type": "t", "args": [], "meta": {"tenant": "acme"}, "options": {"queue": "mail"}});
-    client.post("/ojs/v1/jobs", job.to_string()).await;
+    let job = of_acme("mail").to_string();
+    client.post("/ojs/v1/jobs", job).await;
     for nth in 0..40 {
         let begun = Instant::now();
         assert!(client.fetch("mail", 5).await.is_empty());
@@ -541,11 +454,8 @@ async fn where_names_cost_a_claim_names_the_queue_alone() {
         assert!(took <= Duration::from_millis(300), "{nth}: {took:?}");
         sleep(Duration::from_millis(250)).await;
     }
-    assert!(
-        named.lock().unwrap().iter().all(|names| *names == 1),
-        "{named:?}"
-    );
+    let named = named.lock().unwrap().clone();
+    assert!(named.iter().all(|names| *names == 1), "{named:?}");
     let listed = sidecar.admin().get("/throttle/v1/subqueues").await.json();
     assert_eq!(listed["queues"], json!([]));
-    sidecar.stop().await;
 }

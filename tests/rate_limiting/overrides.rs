@@ -18,12 +18,9 @@ pub fn at(seconds: i64) -> String {
 }
 
 async fn enqueue(client: &Client, n: usize, rate_limit: Value) -> Vec<String> {
-    let mut jobs = Vec::new();
-    for nth in 0..n {
-        let job = json!({"type": "t", "args": [nth], "options": {"queue": "q", "rate_limit": rate_limit}});
-        jobs.push(client.enqueue(job).await);
-    }
-    jobs
+    let options = json!({"queue": "q", "rate_limit": rate_limit});
+    let job = json!({"type": "t", "args": [], "options": options});
+    client.enqueue_all(n, &job).await
 }
 
 /// What is set for a policy goes by its name.
@@ -33,13 +30,11 @@ async fn a_pause_of_a_policy_that_is_renamed_is_told_of() {
     let net = Net::Sim(sim::Network::default());
     let behind = backend(&net, Lax::spec()).await;
     let named = |name: &str| {
-        format!(
-            "control_token = \"s3cret\"\n[[policy]]\nname = \"{name}\"\nkey = \"k\"\nconcurrency = 5\n"
-        )
+        let policy = format!("[[policy]]\nname = \"{name}\"\nkey = \"k\"\nconcurrency = 5\n");
+        format!("control_token = \"s3cret\"\n{policy}")
     };
-    let sidecar = Start::before(&net, &behind.base(), &named("old"))
-        .start()
-        .await;
+    let start = Start::before(&net, &behind.base(), &named("old"));
+    let sidecar = start.start().await;
     let admin = sidecar.admin().controlling("s3cret");
     let path = "/throttle/v1/keys/_policy:old/override";
     admin.set(path, json!({"concurrency": 0})).await;
@@ -52,8 +47,9 @@ async fn a_pause_of_a_policy_that_is_renamed_is_told_of() {
         sleep(Duration::from_secs(5)).await;
         assert_eq!(told().len(), 1, "{:?}", told());
     }
-    assert!(told()[0].contains("policies=old "), "{:?}", told());
-    assert!(told()[0].contains("clear --policy old"), "{:?}", told());
+    for words in ["policies=old ", "clear --policy old"] {
+        assert!(told()[0].contains(words), "{:?}", told());
+    }
 }
 
 /// What is set by hand outlives the file and the process, and hides what the file says.
@@ -88,16 +84,9 @@ async fn limits_that_hide_the_file_s_are_told_at_the_start_and_on_a_reload() {
     assert_eq!(first.reload.apply(next).word(), "applied");
     sleep(Duration::from_secs(5)).await;
     assert_eq!(told().len(), 1, "{:?}", told());
-    assert!(
-        told()[0].contains("keys=_policy:p, e clear="),
-        "{:?}",
-        told()
-    );
-    assert!(
-        told()[0].contains("ojs-throttle clear _policy:p`"),
-        "{:?}",
-        told()
-    );
+    for words in ["keys=_policy:p, e clear=", "ojs-throttle clear _policy:p`"] {
+        assert!(told()[0].contains(words), "{:?}", told());
+    }
     first.stop().await;
     let second = start(2).start().await;
     sleep(Duration::from_secs(5)).await;
@@ -110,26 +99,18 @@ async fn limits_that_hide_the_file_s_are_told_at_the_start_and_on_a_reload() {
 async fn a_pause_holds_everything_and_its_end_lets_go_at_once() {
     let config =
         "[[policy]]\nname = \"whole\"\nmatch = { queue = \"c\" }\nkey = \"k\"\nconcurrency = 9\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
+    let (_pair, client) = simulated(Lax::spec(), config).await;
     let jobs = enqueue(&client, 4, json!({"key": "k", "concurrency": 9})).await;
-    let covered = client
-        .enqueue(json!({"type": "t", "args": [], "options": {"queue": "c"}}))
-        .await;
+    let covered = client.enqueue(plain("c")).await;
     assert_eq!(ids(&client.fetch("q", 1).await), [&jobs[0]]);
-    let state = client
-        .set("/ojs/v1/rate-limits/k", json!({"concurrency": 0}))
-        .await;
-    assert_eq!(
-        state["concurrency"],
-        json!({"limit": 0, "active": 1, "available": 0})
-    );
+    let state = client.limit("k", json!({"concurrency": 0})).await;
+    let slots = json!({"limit": 0, "active": 1, "available": 0});
+    assert_eq!(state["concurrency"], slots);
     assert_eq!(state["override"], json!({"concurrency": 0}));
     for _ in 0..3 {
         assert!(client.fetch("q", 9).await.is_empty(), "a queue with keys");
-        assert!(
-            client.fetch("c", 9).await.is_empty(),
-            "a queue that the key covers"
-        );
+        let covers = client.fetch("c", 9).await;
+        assert!(covers.is_empty(), "a queue that the key covers");
         sleep(Duration::from_secs(7)).await;
     }
     let gone = client.delete("/ojs/v1/rate-limits/k/override").await;
@@ -141,11 +122,7 @@ async fn a_pause_holds_everything_and_its_end_lets_go_at_once() {
     assert_eq!(ids(&client.fetch("c", 9).await), [&covered]);
     assert!(began.elapsed() < Duration::from_millis(50));
     let again = client.delete("/ojs/v1/rate-limits/k/override").await;
-    assert_eq!(
-        (again.status, &again.json()["error"]["code"]),
-        (404, &json!("not_found"))
-    );
-    pair.stop().await;
+    again.refuses(404, "not_found", "");
 }
 
 /// The store has done it, and who asked for it is not there any more to hear so.
@@ -178,16 +155,12 @@ async fn the_end_of_a_pause_lets_go_although_its_client_hangs_up() {
 /// Lowered below what is out, the key drains by attrition; raised, a FETCH that waits gets its job.
 #[tokio::test(start_paused = true)]
 async fn a_lower_limit_drains_and_a_higher_one_wakes_who_waits() {
-    let (pair, client) = simulated(Lax::spec(), "[fetch]\nmax_wait = \"20s\"\n").await;
+    let (_pair, client) = simulated(Lax::spec(), "[fetch]\nmax_wait = \"20s\"\n").await;
     let jobs = enqueue(&client, 8, json!({"key": "k", "concurrency": 4})).await;
     assert_eq!(client.fetch("q", 4).await.len(), 4);
-    let state = client
-        .set("/ojs/v1/rate-limits/k", json!({"concurrency": 2}))
-        .await;
-    assert_eq!(
-        state["concurrency"],
-        json!({"limit": 2, "active": 4, "available": 0})
-    );
+    let state = client.limit("k", json!({"concurrency": 2})).await;
+    let slots = json!({"limit": 2, "active": 4, "available": 0});
+    assert_eq!(state["concurrency"], slots);
     let waiting = async || {
         let client = client.clone();
         let fetch = tokio::spawn(async move { client.fetch("q", 1).await });
@@ -203,33 +176,21 @@ async fn a_lower_limit_drains_and_a_higher_one_wakes_who_waits() {
     assert_eq!(ids(&fetch.await.unwrap()), [&jobs[4]]);
     let (fetch,) = waiting().await;
     let began = Instant::now();
-    client
-        .set("/ojs/v1/rate-limits/k/override", json!({"concurrency": 3}))
-        .await;
+    client.limit("k/override", json!({"concurrency": 3})).await;
     assert_eq!(ids(&fetch.await.unwrap()), [&jobs[5]], "a raise wakes");
     assert_within(began.elapsed(), Duration::from_millis(20), "");
     // And so does a rate where there was none but slots.
     let (fetch,) = waiting().await;
-    client
-        .set(
-            "/ojs/v1/rate-limits/k",
-            json!({"concurrency": 9, "limit": 1, "period": "10s"}),
-        )
-        .await;
+    let rate = json!({"concurrency": 9, "limit": 1, "period": "10s"});
+    client.limit("k", rate).await;
     assert_eq!(ids(&fetch.await.unwrap()), [&jobs[6]]);
     // The next start is far away: only who polls waits for it.
     assert!(client.fetch("q", 1).await.is_empty());
     sleep(Duration::from_millis(100)).await;
     let (fetch,) = waiting().await;
-    client
-        .set("/ojs/v1/rate-limits/k", json!({"concurrency": 9}))
-        .await;
-    assert_eq!(
-        ids(&fetch.await.unwrap()),
-        [&jobs[7]],
-        "a PUT replaces the one before"
-    );
-    pair.stop().await;
+    client.limit("k", json!({"concurrency": 9})).await;
+    let came = fetch.await.unwrap();
+    assert_eq!(ids(&came), [&jobs[7]], "a PUT replaces the one before");
 }
 
 /// Each part that is given stands in place of that part, looser too; the others stay. Usage is not
@@ -238,36 +199,26 @@ async fn a_lower_limit_drains_and_a_higher_one_wakes_who_waits() {
 async fn parts_merge_and_budgets_are_not_refilled() {
     let config =
         "[[policy]]\nname = \"k\"\nconcurrency = 2\nrate = { limit = 3, period = \"1h\" }\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
-    for n in 0..9 {
-        client
-            .enqueue(json!({"type": "t", "args": [n], "options": {"queue": "q"}}))
-            .await;
-    }
+    let (_pair, client) = simulated(Lax::spec(), config).await;
+    client.enqueue_all(9, &plain("q")).await;
     assert_eq!(client.fetch("q", 9).await.len(), 2, "slots");
-    let state = client
-        .set("/ojs/v1/rate-limits/k", json!({"concurrency": 6}))
-        .await;
+    let state = client.limit("k", json!({"concurrency": 6})).await;
     assert_eq!(state["rate"]["limit"], 3);
     assert_eq!(state["rate"]["current_count"], 2, "nothing is refilled");
     assert_eq!(client.fetch("q", 9).await.len(), 1, "the window stays");
     let state = client
-        .set(
-            "/ojs/v1/rate-limits/k",
-            json!({"limit": 5, "period": "PT1H"}),
-        )
+        .limit("k", json!({"limit": 5, "period": "PT1H"}))
         .await;
     assert_eq!(state["concurrency"]["limit"], 2, "the file's again");
-    assert_eq!(
-        (&state["rate"]["limit"], &state["rate"]["current_count"]),
-        (&json!(5), &json!(3))
-    );
+    assert_eq!(state["rate"]["limit"], 5);
+    assert_eq!(state["rate"]["current_count"], 3);
     assert!(client.fetch("q", 9).await.is_empty(), "three are out");
     let both = json!({"concurrency": 6, "rate": {"limit": 5, "period": "PT1H"},
                       "throttle": {"interval": "PT10S"}, "reason": "INC-42", "by": "eve"});
-    let state = client.set("/ojs/v1/rate-limits/k/override", both).await;
+    let state = client.limit("k/override", both).await;
+    let set = &state["override"];
     assert_eq!(
-        (&state["override"]["reason"], &state["override"]["by"]),
+        (&set["reason"], &set["by"]),
         (&json!("INC-42"), &json!("eve"))
     );
     assert_eq!(state["throttle"]["period"], "PT10S");
@@ -276,20 +227,16 @@ async fn parts_merge_and_budgets_are_not_refilled() {
     assert_eq!(client.fetch("q", 9).await.len(), 1, "the fifth");
     sleep(Duration::from_secs(11)).await;
     assert!(client.fetch("q", 9).await.is_empty(), "five in the hour");
-    pair.stop().await;
 }
 
 /// It ends by itself, not before its time and at most half a second after; a held job goes out then.
 #[tokio::test(start_paused = true)]
 async fn an_override_ends_by_itself() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let jobs = enqueue(&client, 2, json!({"key": "k", "concurrency": 5})).await;
     let until = at(60);
     let state = client
-        .set(
-            "/ojs/v1/rate-limits/k",
-            json!({"concurrency": 0, "expires_at": until}),
-        )
+        .limit("k", json!({"concurrency": 0, "expires_at": until}))
         .await;
     assert_eq!(state["override"]["expires_at"], "2026-02-02T02:41:00.000Z");
     let began = Instant::now();
@@ -303,43 +250,44 @@ async fn an_override_ends_by_itself() {
     assert_eq!(ids(&started), [&jobs[0], &jobs[1]]);
     let after = began.elapsed();
     assert!((59_900..60_700).contains(&after.as_millis()), "{after:?}");
-    let state = client.get("/ojs/v1/rate-limits/k").await.json();
-    assert_eq!(
-        (state.get("override"), &state["concurrency"]["limit"]),
-        (None, &json!(5))
-    );
-    pair.stop().await;
+    let state = client.inspect("k").await;
+    assert_eq!(state.get("override"), None);
+    assert_eq!(state["concurrency"]["limit"], 5);
 }
 
 /// A key that nobody has named may be overridden, and it is said that nobody has: its first job meets it. Taken
 /// away, the key is unknown again.
 #[tokio::test(start_paused = true)]
 async fn a_key_not_seen_yet_is_accepted() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    let state = client
-        .set("/ojs/v1/rate-limits/new%2Dkey", json!({"concurrency": 1}))
-        .await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
+    let state = client.limit("new%2Dkey", json!({"concurrency": 1})).await;
     assert_eq!(state["key"], "new-key");
-    let hint = async || client.get("/ojs/v1/rate-limits/new-key").await.json()["hint"].clone();
+    let hint = async || client.inspect("new-key").await["hint"].clone();
     assert_eq!(state["hint"], hint().await);
     let told = hint().await.as_str().map(|hint| hint.contains("no job"));
     assert_eq!(told, Some(true), "{state}");
     let gone = client.delete("/ojs/v1/rate-limits/new-key").await;
     assert_eq!((gone.status, gone.json()), (200, json!({"key": "new-key"})));
     assert_eq!(client.get("/ojs/v1/rate-limits/new-key").await.status, 404);
-    client
-        .set("/ojs/v1/rate-limits/new-key", json!({"concurrency": 1}))
-        .await;
+    client.limit("new-key", json!({"concurrency": 1})).await;
     enqueue(&client, 3, json!({"key": "new-key", "concurrency": 3})).await;
     assert_eq!(hint().await, Value::Null, "jobs have named it");
     assert_eq!(client.fetch("q", 3).await.len(), 1);
-    pair.stop().await;
 }
+
+/// Where limits are written.
+const WRITTEN: [&str; 5] = [
+    "/ojs/v1/rate-limits/k",
+    "/ojs/v1/rate-limits/k/override",
+    "/ojs/v1/admin/queues/q/rate-limit",
+    "/ojs/v1/admin/queues/q/config",
+    "/ojs/v1/admin/tenants/t/limits",
+];
 
 /// What is wrong as a whole, or in time, is named, and nothing is changed: `input.rs` has each field by itself.
 #[tokio::test(start_paused = true)]
 async fn what_is_wrong_is_refused_and_changes_nothing() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     enqueue(&client, 1, json!({"key": "k", "concurrency": 5})).await;
     let before = client.get("/ojs/v1/rate-limits/k").await.text();
     for (body, field) in [
@@ -357,43 +305,24 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
         ),
         (r#"{"concurrency":1,"on_limit":"drop"}"#, "on_limit"),
     ] {
-        for path in [
-            "/ojs/v1/rate-limits/k",
-            "/ojs/v1/rate-limits/k/override",
-            "/ojs/v1/admin/queues/q/rate-limit",
-        ] {
+        for path in &WRITTEN[..3] {
             let reply = client.send(Method::PUT, path, &[], body).await;
-            let error = &reply.json()["error"];
-            assert_eq!(
-                (reply.status, &error["code"]),
-                (400, &json!("invalid_request")),
-                "{path} {body}"
-            );
+            let error = reply.refuses(400, "invalid_request", body);
             if !field.is_empty() {
                 assert_eq!(error["details"]["field"], field, "{body}: {error}");
             }
         }
     }
     assert_eq!(client.get("/ojs/v1/rate-limits/k").await.text(), before);
-    assert_eq!(
-        client.get("/ojs/v1/admin/queues/q/rate-limit").await.status,
-        404
-    );
+    assert_eq!(client.get(WRITTEN[2]).await.status, 404);
     let hint = client
-        .put("/ojs/v1/rate-limits/k", json!({"concurency": 1}))
-        .await;
-    assert!(
-        hint.text().contains("did you mean `concurrency`?"),
-        "{}",
-        hint.text()
-    );
-    let bad = client
-        .put("/ojs/v1/rate-limits/-k", json!({"concurrency": 1}))
-        .await;
-    assert_eq!(
-        (bad.status, &bad.json()["error"]["details"]["field"]),
-        (400, &json!("key"))
-    );
+        .put(WRITTEN[0], json!({"concurency": 1}))
+        .await
+        .text();
+    assert!(hint.contains("did you mean `concurrency`?"), "{hint}");
+    let bad = client.put("/ojs/v1/rate-limits/-k", json!({"concurrency": 1}));
+    let error = bad.await.refuses(400, "invalid_request", "");
+    assert_eq!(error["details"]["field"], "key");
     let all = "GET, HEAD, PUT, DELETE";
     for (method, path, allow) in [
         (Method::POST, "/ojs/v1/rate-limits/k", all),
@@ -409,7 +338,6 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
         // RFC 9110, 15.5.6.
         assert_eq!(reply.headers["allow"], allow, "{path}");
     }
-    pair.stop().await;
 }
 
 /// On a listener that others reach, only the control token may change limits; looking needs none.
@@ -418,35 +346,21 @@ async fn writes_need_loopback_or_the_control_token() {
     let outside = "listen = \"0.0.0.0:0\"\n";
     let with_token = format!("{outside}control_token = \"s3cret\"\n");
     let body = || json!({"concurrency": 1});
-    let paths = [
-        "/ojs/v1/rate-limits/k",
-        "/ojs/v1/rate-limits/k/override",
-        "/ojs/v1/admin/queues/q/rate-limit",
-        "/ojs/v1/admin/queues/q/config",
-    ];
+    let paths = &WRITTEN[..4];
     let (pair, client) = simulated(Lax::spec(), outside).await;
     for path in paths {
         let refused = client.put(path, body()).await;
-        assert_eq!(
-            (refused.status, &refused.json()["error"]["code"]),
-            (403, &json!("forbidden"))
-        );
+        let error = refused.refuses(403, "forbidden", path);
         assert!(
-            refused.text().contains("server.control_token"),
-            "{}",
-            refused.text()
+            error.to_string().contains("server.control_token"),
+            "{error}"
         );
     }
     assert_eq!(client.get("/ojs/v1/rate-limits").await.status, 200);
     pair.stop().await;
 
     let (pair, client) = simulated(Lax::spec(), &with_token).await;
-    let with = async |method: Method, path: &str, authorization: &str| {
-        let headers = [("authorization", authorization)];
-        client
-            .send(method, path, &headers, body().to_string())
-            .await
-    };
+    let with = |authorization: &str| client.with("authorization", authorization);
     for path in paths {
         for wrong in [
             "Bearer s3cre",
@@ -457,57 +371,35 @@ async fn writes_need_loopback_or_the_control_token() {
             "Bearer ",
             "",
         ] {
-            assert_eq!(
-                with(Method::PUT, path, wrong).await.status,
-                403,
-                "{path} {wrong}"
-            );
+            let refused = with(wrong).put(path, body()).await;
+            assert_eq!(refused.status, 403, "{path} {wrong}");
         }
         assert_eq!(client.put(path, body()).await.status, 403);
-        let done = with(Method::PUT, path, "bearer s3cret").await;
-        assert_eq!(done.status, 200, "{path}: {}", done.text());
+        with("bearer s3cret").set(path, body()).await;
     }
-    let gone = async |authorization| with(Method::DELETE, paths[0], authorization).await.status;
-    assert_eq!(gone("Bearer no").await, 403);
-    assert_eq!(gone("Bearer s3cret").await, 200);
+    assert_eq!(with("Bearer no").delete(paths[0]).await.status, 403);
+    assert_eq!(with("Bearer s3cret").delete(paths[0]).await.status, 200);
     pair.stop().await;
 
-    let (pair, client) = simulated(Lax::spec(), "listen = \"[::1]:0\"\n").await;
-    assert_eq!(
-        client.put(paths[0], body()).await.status,
-        200,
-        "IPv6 has a loopback too"
-    );
-    pair.stop().await;
+    let (_pair, client) = simulated(Lax::spec(), "listen = \"[::1]:0\"\n").await;
+    let set = client.put(paths[0], body()).await;
+    assert_eq!(set.status, 200, "IPv6 has a loopback too");
 }
 
 /// A web page whose name was made to mean this machine reaches loopback, under its own name: it may look, as
 /// any page of the backend's, and changes nothing. Whoever asks by another name needs the token.
 #[tokio::test(start_paused = true)]
 async fn no_web_page_changes_limits_on_loopback() {
-    let paths = [
-        "/ojs/v1/rate-limits/k",
-        "/ojs/v1/rate-limits/k/override",
-        "/ojs/v1/admin/queues/q/rate-limit",
-        "/ojs/v1/admin/queues/q/config",
-        "/ojs/v1/admin/tenants/t/limits",
-    ];
     let config = "control_token = \"s3cret\"\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
-    let body = json!({"concurrency": 1, "max_queue_depth": 9});
-    let body_for = |path: &str| {
-        let mut body = body.clone();
-        let other = match path.contains("tenants") {
-            true => "concurrency",
-            false => "max_queue_depth",
-        };
-        body.as_object_mut().unwrap().remove(other);
-        body.to_string()
-    };
+    let (_pair, client) = simulated(Lax::spec(), config).await;
     let ask = async |method: Method, path: &str, headers: &[(&str, &str)]| {
-        client.send(method, path, headers, body_for(path)).await
+        let body = match path.contains("tenants") {
+            true => r#"{"max_queue_depth":9}"#,
+            false => r#"{"concurrency":1}"#,
+        };
+        client.send(method, path, headers, body).await
     };
-    for path in paths {
+    for path in WRITTEN {
         for host in ["evil.example:8080", "localhost.evil.example", "sidecar"] {
             let reply = ask(Method::PUT, path, &[("host", host)]).await;
             assert_eq!(reply.status, 403, "{path} {host}: {}", reply.text());
@@ -524,31 +416,26 @@ async fn no_web_page_changes_limits_on_loopback() {
         }
     }
     let evil = [("host", "evil.example")];
-    assert_eq!(ask(Method::DELETE, paths[0], &evil).await.status, 403);
-    assert_eq!(ask(Method::GET, paths[0], &evil).await.status, 200);
-    pair.stop().await;
+    assert_eq!(ask(Method::DELETE, WRITTEN[0], &evil).await.status, 403);
+    assert_eq!(ask(Method::GET, WRITTEN[0], &evil).await.status, 200);
 }
 
 /// The jobs of a key with an override are told from others: one key's numbers do not reach another,
 /// nor a queue of the same name.
 #[tokio::test(start_paused = true)]
 async fn an_override_reaches_its_key_only() {
-    let (pair, client) = simulated(Lax::spec(), "[[queue]]\nname = \"q\"\nconcurrency = 9\n").await;
-    client
-        .set("/ojs/v1/rate-limits/q", json!({"concurrency": 0}))
-        .await;
+    let (_pair, client) =
+        simulated(Lax::spec(), "[[queue]]\nname = \"q\"\nconcurrency = 9\n").await;
+    client.limit("q", json!({"concurrency": 0})).await;
     enqueue(&client, 1, json!({"key": "q", "concurrency": 9})).await;
     let other = enqueue(&client, 1, json!({"key": "other", "concurrency": 9})).await;
-    let plain = client
-        .enqueue(json!({"type": "t", "args": [], "options": {"queue": "q"}}))
-        .await;
+    let plain = client.enqueue(plain("q")).await;
     let out = client.fetch("q", 9).await;
     let mut found: Vec<&str> = out.iter().map(id).collect();
     found.sort_unstable();
     let mut expected = [other[0].as_str(), plain.as_str()];
     expected.sort_unstable();
     assert_eq!(found, expected);
-    pair.stop().await;
 }
 
 /// A pause that pauses nothing must not look like one: a policy's name is not one of the keys that it makes. A key
@@ -559,7 +446,7 @@ async fn a_policy_s_name_is_not_its_key() {
         [[policy]]\nname = \"mail\"\nmatch = { queue = \"m\" }\nkey = \"smtp\"\nconcurrency = 9\n\
         [[policy]]\nname = \"any\"\nmatch = { queue = \"a\" }\nkey = \"any:{queue}\"\nconcurrency = 9\n\
         [[policy]]\nname = \"whole\"\nmatch = { queue = \"w\" }\nconcurrency = 9\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
+    let (_pair, client) = simulated(Lax::spec(), config).await;
     let pause = || json!({"concurrency": 0});
     let path = |key: &str| format!("/ojs/v1/rate-limits/{key}");
     for (name, key) in [
@@ -587,9 +474,6 @@ async fn a_policy_s_name_is_not_its_key() {
     }
     enqueue(&client, 1, json!({"key": "mail", "concurrency": 9})).await;
     client.set(&path("mail"), pause()).await;
-    assert!(
-        client.fetch("q", 1).await.is_empty(),
-        "a job has brought it"
-    );
-    pair.stop().await;
+    let came = client.fetch("q", 1).await;
+    assert!(came.is_empty(), "a job has brought it");
 }

@@ -49,9 +49,7 @@ impl Rig {
 
     /// What `GET /ojs/v1/rate-limits/KEY` says.
     pub async fn inspect(&self, key: &str) -> Value {
-        let reply = self.client.get(&format!("/ojs/v1/rate-limits/{key}")).await;
-        assert_eq!(reply.status, 200, "{}", reply.text());
-        reply.json()
+        self.client.inspect(key).await
     }
 
     /// Enqueues the same text so often, as it stands, in as few requests as the backend takes.
@@ -69,8 +67,7 @@ impl Rig {
 
     /// How many events of a kind the backend has in its ledger.
     pub fn count(&self, kind: EventKind) -> usize {
-        let ledger = self.behind.backend.ledger();
-        ledger.iter().filter(|event| event.kind == kind).count()
+        self.behind.count(kind)
     }
 }
 

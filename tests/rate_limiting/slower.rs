@@ -22,10 +22,7 @@ async fn next(client: &Client, often: Duration) -> Instant {
 async fn binds(store: MemoryStore, apart: Duration, slow: impl AsyncFn(&Sidecar, &str)) {
     let pair = Pair::over(Arc::new(store), &[POLICY, FAST].concat()).await;
     let client = pair.sidecar.client();
-    for nth in 0..9 {
-        let job = json!({"type": "t", "args": [nth], "options": {"queue": "q"}});
-        client.enqueue(job).await;
-    }
+    client.enqueue_all(9, &plain("q")).await;
     let often = Duration::from_millis(10);
     let mut last = next(&client, often).await;
     for _ in 0..3 {
@@ -41,7 +38,6 @@ async fn binds(store: MemoryStore, apart: Duration, slow: impl AsyncFn(&Sidecar,
         assert!(gap < apart + apart / 5, "{gap:?}");
         last = at;
     }
-    pair.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,7 +60,7 @@ async fn a_number_set_over_http_binds_the_next_start() {
         Duration::from_secs(3_600),
         async |running, _| {
             let set = json!({"throttle": {"limit": 1, "period": "PT1H"}});
-            running.client().set("/ojs/v1/rate-limits/p", set).await;
+            running.client().limit("p", set).await;
         },
     )
     .await;

@@ -2,246 +2,123 @@
 //! what is sent has what each of them reads.
 
 use super::prelude::*;
+use crate::harness::table;
 
-/// One form: of what, in whose words, how it is put in force, and what must be seen then.
-struct Form {
-    what: &'static str,
-    whose: &'static str,
-    how: How,
-    shows: Value,
-}
-
-enum How {
-    /// A job that brings it.
-    Job(Value),
-    /// A PUT to this path.
-    Put(&'static str, Value),
-}
-
+/// Where a limit is said: in the options of a job, as a job that says no more, or in a PUT to a path.
+const BRINGS: &str = "brings";
+const JOB: &str = "job";
 const KEY: &str = "/ojs/v1/rate-limits/k";
+const OVERRIDE: &str = "/ojs/v1/rate-limits/k/override";
+const QUEUE: &str = "/ojs/v1/admin/queues/q/rate-limit";
+const CONFIG: &str = "/ojs/v1/admin/queues/q/config";
 
-fn form(what: &'static str, whose: &'static str, how: How, shows: Value) -> Form {
-    Form {
-        what,
-        whose,
-        how,
-        shows,
-    }
-}
+/// By where it is said: each form, what must be seen then, and in whose words it is.
+const FORMS: [(&str, &str); 6] = [
+    (
+        BRINGS,
+        r#"
+        // throttle: text; text, duration; website; website, duration
+        {"key":"k","throttle":{"limit":10,"period":"PT1S"}} => {"throttle":{"limit":10,"period":"PT1S"}}
+        {"key":"k","throttle":{"limit":10,"period":"1s"}} => {"throttle":{"limit":10,"period":"PT1S"}}
+        {"key":"k","throttle":{"interval":"PT0.1S"}} => {"throttle":{"limit":1,"period":"PT0.1S"}}
+        {"key":"k","throttle":{"interval":"100ms"}} => {"throttle":{"limit":1,"period":"PT0.1S"}}
+        // text; L4-RL-001; EXT-RL-004; flat; several windows; nothing said
+        {"key":"k","concurrency":2} => {"concurrency":{"limit":2}}
+        {"key":"k","max_per_second":3} => {"throttle":{"limit":3,"period":"PT1S"}}
+        {"key":"k","rate":1,"period":"second"} => {"rate":{"limit":1,"period":"PT1S"}}
+        {"key":"k","limit":1,"period":"1s"} => {"rate":{"limit":1,"period":"PT1S"}}
+        {"key":"k","rate":[{"limit":7,"period":"1s"},{"limit":8,"period":"1m"}]} => {"rate":{"limit":7,"period":"PT1S"},"rate_2":{"limit":8,"period":"PT1M"}}
+        {"key":"k","concurrency":2,"rate":null,"throttle":null,"on_limit":"wait"} => {"concurrency":{"limit":2}}
+    "#,
+    ),
+    (
+        JOB,
+        r#"
+        // SDKs, in their options; conformance; the text's examples; SDKs without it
+        {"options":{"metadata":{"ojs.rate_limit":{"key":"k","concurrency":2}}}} => {"concurrency":{"limit":2}}
+        {"options":{"rate_limit":{"key":"k","concurrency":2}}} => {"concurrency":{"limit":2}}
+        {"rate_limit":{"key":"k","concurrency":2}} => {"concurrency":{"limit":2}}
+        {"meta":{"ojs.rate_limit":{"key":"k","concurrency":2}}} => {"concurrency":{"limit":2}}
+    "#,
+    ),
+    (
+        KEY,
+        r#"
+        // text; admin UI
+        {"throttle":{"limit":10,"period":"PT1S"}} => {"throttle":{"limit":10,"period":"PT1S"}}
+        {"concurrency":0,"expires_at":"2026-02-13T13:00:00Z"} => {"concurrency":{"limit":0}}
+        {"limit":7,"period":"PT1M","expires_at":"2026-02-13T13:00:00Z"} => {"rate":{"limit":7,"period":"PT1M"}}
+    "#,
+    ),
+    (
+        OVERRIDE,
+        r#"
+        // command line; admin UI
+        {"concurrency":0,"expires_at":"2026-02-13T13:00:00Z"} => {"concurrency":{"limit":0}}
+        {"limit":7,"period":"PT1M","expires_at":"2026-02-13T13:00:00Z"} => {"rate":{"limit":7,"period":"PT1M"}}
+    "#,
+    ),
+    (
+        QUEUE,
+        r#"
+        // text
+        {"rate":{"limit":1000,"period":"PT1H"}} => {"rate":{"limit":1000,"period":"PT1H"}}
+        {"concurrency":20} => {"concurrency":{"limit":20}}
+    "#,
+    ),
+    (
+        CONFIG,
+        r#"
+        // admin API
+        {"rate_limit":{"limit":1000,"period":"PT1H"}} => {"rate":{"limit":1000,"period":"PT1H"}}
+        {"concurrency":20} => {"concurrency":{"limit":20}}
+    "#,
+    ),
+];
 
-fn brings(policy: Value) -> How {
-    How::Job(json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": policy}}))
-}
-
-fn throttles() -> Vec<Form> {
-    let ten = json!({"throttle": {"limit": 10, "period": "PT1S"}});
-    let tenth = json!({"throttle": {"limit": 1, "period": "PT0.1S"}});
-    let throttle = |value: Value| brings(json!({"key": "k", "throttle": value}));
-    let text = json!({"limit": 10, "period": "PT1S"});
-    let set = How::Put(KEY, json!({"throttle": text}));
-    vec![
-        form("throttle", "text", throttle(text), ten.clone()),
-        form(
-            "throttle",
-            "text, duration",
-            throttle(json!({"limit": 10, "period": "1s"})),
-            ten.clone(),
-        ),
-        form(
-            "throttle",
-            "website",
-            throttle(json!({"interval": "PT0.1S"})),
-            tenth.clone(),
-        ),
-        form(
-            "throttle",
-            "website, duration",
-            throttle(json!({"interval": "100ms"})),
-            tenth,
-        ),
-        form("throttle", "override", set, ten),
-    ]
-}
-
-fn policies() -> Vec<Form> {
-    let two = json!({"concurrency": {"limit": 2}});
-    let three = json!({"throttle": {"limit": 3, "period": "PT1S"}});
-    let one = json!({"rate": {"limit": 1, "period": "PT1S"}});
-    let policy = || json!({"key": "k", "concurrency": 2});
-    let job = |extra: Value| {
-        let mut job = json!({"type": "t", "args": []});
-        job.as_object_mut()
-            .unwrap()
-            .extend(extra.as_object().unwrap().clone());
-        How::Job(job)
-    };
-    vec![
-        form("job", "text", brings(policy()), two.clone()),
-        form(
-            "job",
-            "L4-RL-001",
-            brings(json!({"key": "k", "max_per_second": 3})),
-            three,
-        ),
-        form(
-            "job",
-            "EXT-RL-004",
-            brings(json!({"key": "k", "rate": 1, "period": "second"})),
-            one.clone(),
-        ),
-        form(
-            "job",
-            "flat",
-            brings(json!({"key": "k", "limit": 1, "period": "1s"})),
-            one,
-        ),
-        form(
-            "job",
-            "several windows",
-            brings(json!({"key": "k", "rate": [
-                {"limit": 7, "period": "1s"}, {"limit": 8, "period": "1m"}]})),
-            json!({"rate": {"limit": 7, "period": "PT1S"}, "rate_2": {"limit": 8, "period": "PT1M"}}),
-        ),
-        form(
-            "job",
-            "nothing said",
-            brings(
-                json!({"key": "k", "concurrency": 2, "rate": null, "throttle": null, "on_limit": "wait"}),
-            ),
-            two.clone(),
-        ),
-        form(
-            "where",
-            "SDKs, in their options",
-            job(json!({"options": {"metadata": {"ojs.rate_limit": policy()}}})),
-            two.clone(),
-        ),
-        form(
-            "where",
-            "conformance",
-            job(json!({"options": {"rate_limit": policy()}})),
-            two.clone(),
-        ),
-        form(
-            "where",
-            "text's examples",
-            job(json!({"rate_limit": policy()})),
-            two.clone(),
-        ),
-        form(
-            "where",
-            "SDKs without it",
-            job(json!({"meta": {"ojs.rate_limit": policy()}})),
-            two,
-        ),
-    ]
-}
-
-fn queues() -> Vec<Form> {
-    let hour = json!({"rate": {"limit": 1000, "period": "PT1H"}});
-    let slots = json!({"concurrency": {"limit": 20}});
-    let at = |path, body| How::Put(path, body);
-    let text = "/ojs/v1/admin/queues/q/rate-limit";
-    let config = "/ojs/v1/admin/queues/q/config";
-    let rate = json!({"limit": 1000, "period": "PT1H"});
-    vec![
-        form(
-            "queue",
-            "text",
-            at(text, json!({"rate": rate})),
-            hour.clone(),
-        ),
-        form(
-            "queue",
-            "text, slots",
-            at(text, json!({"concurrency": 20})),
-            slots.clone(),
-        ),
-        form(
-            "queue",
-            "admin API",
-            at(config, json!({"rate_limit": rate})),
-            hour,
-        ),
-        form(
-            "queue",
-            "admin API, slots",
-            at(config, json!({"concurrency": 20})),
-            slots,
-        ),
-    ]
-}
-
-fn overrides() -> Vec<Form> {
-    let expires = "2026-02-13T13:00:00Z";
-    let paused = json!({"concurrency": {"limit": 0}});
-    let minute = json!({"rate": {"limit": 7, "period": "PT1M"}});
-    let text = json!({"concurrency": 0, "expires_at": expires});
-    let ui = json!({"limit": 7, "period": "PT1M", "expires_at": expires});
-    let cli = "/ojs/v1/rate-limits/k/override";
-    vec![
-        form(
-            "override",
-            "text",
-            How::Put(KEY, text.clone()),
-            paused.clone(),
-        ),
-        form(
-            "override",
-            "admin UI",
-            How::Put(KEY, ui.clone()),
-            minute.clone(),
-        ),
-        form("override", "command line", How::Put(cli, text), paused),
-        form("override", "admin UI, override", How::Put(cli, ui), minute),
-    ]
+/// The members of both objects.
+fn with(mut object: Value, more: &Value) -> Value {
+    let members = more.as_object().unwrap().clone();
+    object.as_object_mut().unwrap().extend(members);
+    object
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_form_of_a_limit_is_read() {
-    for form in [throttles(), policies(), queues(), overrides()].concat_all() {
-        let rig = Rig::with("").await;
-        let seen = match &form.how {
-            How::Job(job) => {
-                rig.client.enqueue(job.clone()).await;
-                rig.inspect("k").await
+    let mut forms = 0;
+    for (place, rows) in FORMS {
+        for (form, shows) in table(rows) {
+            let rig = Rig::with("").await;
+            let said: Value = serde_json::from_str(form).unwrap();
+            let shows: Value = serde_json::from_str(shows).unwrap();
+            let job = json!({"type": "t", "args": []});
+            match place {
+                JOB => drop(rig.client.enqueue(with(job, &said)).await),
+                BRINGS => {
+                    let options = json!({"options": {"queue": "q", "rate_limit": said}});
+                    rig.client.enqueue(with(job, &options)).await;
+                }
+                path => drop(rig.client.set(path, said).await),
             }
-            How::Put(path, body) => {
-                rig.client.set(path, body.clone()).await;
-                match path.contains("/queues/") {
-                    false => rig.inspect("k").await,
-                    true => rig
-                        .client
-                        .get("/ojs/v1/admin/queues/q/rate-limit")
-                        .await
-                        .json(),
+            let seen = match place {
+                QUEUE | CONFIG => rig.client.get(QUEUE).await.json(),
+                _ => rig.inspect("k").await,
+            };
+            let wanted = shows.as_object().unwrap();
+            if [JOB, BRINGS].contains(&place) {
+                let shown = ["concurrency", "rate", "rate_2", "throttle"];
+                let shown = shown.into_iter().filter(|name| seen.get(name).is_some());
+                assert!(shown.eq(wanted.keys()), "{form}: {seen}");
+            }
+            for (limit, members) in wanted {
+                for (member, value) in members.as_object().unwrap() {
+                    assert_eq!(&seen[limit][member], value, "{place} {form}: {seen}");
                 }
             }
-        };
-        if let How::Job(job) = &form.how {
-            let shown = ["concurrency", "rate", "rate_2", "throttle"];
-            let shown = shown.into_iter().filter(|name| seen.get(name).is_some());
-            let asked = form.shows.as_object().unwrap().keys();
-            assert!(shown.eq(asked), "{job}: {seen}");
-        }
-        for (limit, members) in form.shows.as_object().unwrap() {
-            for (member, value) in members.as_object().unwrap() {
-                let shown = &seen[limit][member];
-                assert_eq!(shown, value, "{} as in {}: {seen}", form.what, form.whose);
-            }
+            forms += 1;
         }
     }
-}
-
-/// All of several lists.
-trait Concat {
-    fn concat_all(self) -> Vec<Form>;
-}
-
-impl<const N: usize> Concat for [Vec<Form>; N] {
-    fn concat_all(self) -> Vec<Form> {
-        self.into_iter().flatten().collect()
-    }
+    assert_eq!(forms, 23);
 }
 
 /// The three ways in which a queue's bound is written, and the refusal with the headers of the text and
@@ -254,9 +131,7 @@ async fn every_form_of_a_bound() {
         json!({"max_size": 2, "max_size_bytes": 1_000_000, "overflow_policy": "reject"}),
     ] {
         let rig = Rig::with("").await;
-        rig.client
-            .set("/ojs/v1/admin/queues/q/config", body.clone())
-            .await;
+        rig.client.set(CONFIG, body.clone()).await;
         let job = r#"{"type":"t","args":[],"options":{"queue":"q"}}"#;
         let mut last = rig.client.post("/ojs/v1/jobs", job).await;
         for _ in 0..2 {
@@ -281,49 +156,40 @@ async fn every_form_of_a_bound() {
 #[tokio::test(start_paused = true)]
 async fn every_form_of_a_signal() {
     for (whose, error) in [
-        ("text", json!({"rate_limit_until": "2026-02-13T12:00:30Z"})),
-        ("website", json!({"retry_after": 30})),
-        ("website, text", json!({"retry_after": "PT30S"})),
-        ("header", json!({"details": {"Retry-After": "30"}})),
-        ("header, number", json!({"details": {"retry-after": 30}})),
+        ("text", r#"{"rate_limit_until": "2026-02-13T12:00:30Z"}"#),
+        ("website", r#"{"retry_after": 30}"#),
+        ("website, text", r#"{"retry_after": "PT30S"}"#),
+        ("header", r#"{"details": {"Retry-After": "30"}}"#),
+        ("header, number", r#"{"details": {"retry-after": 30}}"#),
         (
             "date",
-            json!({"details": {"Retry-After": "Fri, 13 Feb 2026 12:00:30 GMT"}}),
+            r#"{"details": {"Retry-After": "Fri, 13 Feb 2026 12:00:30 GMT"}}"#,
         ),
         (
             "headers",
-            json!({"details": {"headers": {"Retry-After": "30"}}}),
+            r#"{"details": {"headers": {"Retry-After": "30"}}}"#,
         ),
         (
             "RateLimit",
-            json!({"details": {"RateLimit": "\"a\";r=0;t=30"}}),
+            r#"{"details": {"RateLimit": "\"a\";r=0;t=30"}}"#,
         ),
         (
             "RateLimit, older",
-            json!({"details": {"RateLimit": "limit=9, remaining=0, reset=30"}}),
+            r#"{"details": {"RateLimit": "limit=9, remaining=0, reset=30"}}"#,
         ),
-        (
-            "X-RateLimit",
-            json!({"details": {"X-RateLimit-Reset": "30"}}),
-        ),
+        ("X-RateLimit", r#"{"details": {"X-RateLimit-Reset": "30"}}"#),
         (
             "X-RateLimit, Unix",
-            json!({"details": {"X-RateLimit-Reset": "1770984030"}}),
+            r#"{"details": {"X-RateLimit-Reset": "1770984030"}}"#,
         ),
     ] {
         let rig = Rig::with("").await;
         let job = json!({"type": "t", "args": [], "rate_limit": {"key": "k", "concurrency": 1}});
         let id = rig.client.enqueue(job).await;
         assert_eq!(rig.client.fetch("default", 1).await.len(), 1);
-        let mut told = json!({"type": "E", "message": "429", "retryable": false});
-        told.as_object_mut()
-            .unwrap()
-            .extend(error.as_object().unwrap().clone());
-        let body = json!({"job_id": id, "worker_id": "w", "error": told}).to_string();
-        assert_eq!(
-            rig.client.post("/ojs/v1/workers/nack", body).await.status,
-            200
-        );
+        let told = json!({"type": "E", "message": "429", "retryable": false});
+        let told = with(told, &serde_json::from_str(error).unwrap());
+        rig.client.nack_with(&id, told).await;
         let shut = rig.inspect("k").await["shut_until"].clone();
         let at = shut.as_str().unwrap_or_default();
         assert!(at.starts_with("2026-02-13T12:00:30."), "{whose}: {shut}");
@@ -340,28 +206,33 @@ async fn every_form_of_visibility() {
         (Some(45_000), Some(90_000), 45),
     ] {
         let rig = Rig::with("").await;
-        let mut job = json!({"type": "t", "args": [], "options": {"rate_limit": {"key": "k", "concurrency": 1}}});
-        if let Some(own) = own {
-            job["options"]["visibility_timeout_ms"] = json!(own);
-        }
-        rig.client.enqueue(job.clone()).await;
-        rig.client.enqueue(job).await;
+        rig.client.enqueue_all(2, &one_at_a_time(own)).await;
         let mut body = json!({"queues": ["default"], "count": 1, "worker_id": "w"});
         if let Some(asked) = asked {
             body["visibility_timeout_ms"] = json!(asked);
         }
         assert_eq!(rig.client.fetch_as(body.clone()).await.len(), 1);
-        let began = rig.after_noon();
-        while rig.client.fetch_as(body.clone()).await.is_empty() {
-            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        }
-        let took = rig.after_noon() - began;
-        let least = f64::from(lasts);
-        assert!(
-            (least..least + 8.0).contains(&took),
-            "{asked:?} {own:?}: {took}"
-        );
+        comes_after(&rig, body, lasts, &format!("{asked:?} {own:?}")).await;
     }
+}
+
+/// A job of a key with one slot, with this visibility of its own.
+fn one_at_a_time(own: Option<u64>) -> Value {
+    let mut options = json!({"rate_limit": {"key": "k", "concurrency": 1}});
+    if let Some(own) = own {
+        options["visibility_timeout_ms"] = json!(own);
+    }
+    json!({"type": "t", "args": [], "options": options})
+}
+
+/// Who asks so gets the next job so many seconds later, or a little more.
+async fn comes_after(rig: &Rig, asks: Value, seconds: u32, what: &str) {
+    let began = rig.after_noon();
+    while rig.client.fetch_as(asks.clone()).await.is_empty() {
+        sleep(Duration::from_millis(500)).await;
+    }
+    let (took, least) = (rig.after_noon() - began, f64::from(seconds));
+    assert!((least..least + 8.0).contains(&took), "{what}: {took}");
 }
 
 /// A worker that names no visibility gets a held job for as long as the job or the default says, whoever asked
@@ -370,29 +241,16 @@ async fn every_form_of_visibility() {
 async fn a_held_job_has_the_visibility_of_its_own_worker() {
     for (own, lasts) in [(None, 30), (Some(90_000), 90)] {
         let rig = Rig::with("").await;
-        let mut job = json!({"type": "t", "args": [], "options": {"rate_limit": {"key": "k", "concurrency": 1}}});
-        if let Some(own) = own {
-            job["options"]["visibility_timeout_ms"] = json!(own);
-        }
-        let first = rig.client.enqueue(job.clone()).await;
-        rig.client.enqueue(job).await;
+        let jobs = rig.client.enqueue_all(2, &one_at_a_time(own)).await;
         let short = json!({"queues": ["default"], "count": 2, "worker_id": "short",
                            "visibility_timeout_ms": 2000});
         let out = rig.client.fetch_as(short).await;
         assert_eq!(out.len(), 1, "the other one is held");
-        let ack = json!({"job_id": first, "worker_id": "short"});
-        let acked = rig
-            .client
-            .post("/ojs/v1/workers/ack", ack.to_string())
-            .await;
+        let ack = json!({"job_id": jobs[0], "worker_id": "short"}).to_string();
+        let acked = rig.client.post("/ojs/v1/workers/ack", ack).await;
         assert_eq!(acked.status, 200);
         let plain = json!({"queues": ["default"], "count": 1, "worker_id": "plain"});
         assert_eq!(rig.client.fetch_as(plain.clone()).await.len(), 1);
-        let began = rig.after_noon();
-        while rig.client.fetch_as(plain.clone()).await.is_empty() {
-            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        }
-        let (took, least) = (rig.after_noon() - began, f64::from(lasts));
-        assert!((least..least + 8.0).contains(&took), "{own:?}: {took}");
+        comes_after(&rig, plain, lasts, &format!("{own:?}")).await;
     }
 }

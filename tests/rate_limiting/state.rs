@@ -29,20 +29,17 @@ async fn state(rig: &Rig, question: &str) -> Value {
 }
 
 async fn queued(rig: &Rig, queue: &str, jobs: usize) {
-    for _ in 0..jobs {
-        let job = json!({"type": "t", "args": ["s3cret"], "options": {"queue": queue}});
-        rig.client.enqueue(job).await;
-    }
+    let job = json!({"type": "t", "args": ["s3cret"], "options": {"queue": queue}});
+    rig.client.enqueue_all(jobs, &job).await;
 }
 
 /// Jobs that each bring a key of their own.
 async fn keys(rig: &Rig, keys: usize) {
-    let jobs: Vec<Value> = (0..keys)
-        .map(|n| {
-            let limits = json!({"key": format!("tenant-{n}"), "concurrency": 1});
-            json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": limits}})
-        })
-        .collect();
+    let job = |n| {
+        let limits = json!({"key": format!("tenant-{n}"), "concurrency": 1});
+        json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": limits}})
+    };
+    let jobs: Vec<Value> = (0..keys).map(job).collect();
     for some in jobs.chunks(500) {
         let body = json!({"jobs": some}).to_string();
         let reply = rig.client.post("/ojs/v1/jobs/batch", body).await;
@@ -55,15 +52,13 @@ fn row<'a>(state: &'a Value, name: &str) -> &'a Value {
     rows.iter().find(|row| row["name"] == name).expect(name)
 }
 
-async fn why(rig: &Rig, key: &str) -> Value {
-    rig.admin
-        .get(&format!("/throttle/v1/why?key={key}"))
-        .await
-        .json()
-}
-
 async fn listen(rig: &Rig, question: &str) -> Listener {
     Listener::open(&rig.admin, &format!("{STATE}{question}"), &[STREAM]).await
+}
+
+/// A policy of one key for queue `billing`.
+fn stripe(limits: &str) -> String {
+    format!("[[policy]]\nname = 'stripe'\nmatch = {{ queue = 'billing' }}\n{limits}\n")
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,7 +66,7 @@ async fn what_binds_most_stands_first_with_its_numbers() {
     let rig = Rig::with(CONFIG).await;
     queued(&rig, "billing", 3).await;
     queued(&rig, "mail", 2).await;
-    let more = json!({"type": "t", "args": [], "options": {"queue": "mail"}});
+    let more = plain("mail");
     let refused = rig.client.post("/ojs/v1/jobs", more.to_string()).await;
     assert_eq!(refused.status, 429);
     let out = rig.client.fetch("billing", 3).await;
@@ -85,16 +80,14 @@ async fn what_binds_most_stands_first_with_its_numbers() {
     assert_eq!(stripe["state"], rig.inspect("stripe").await);
     assert_eq!(stripe["state"]["limited_by"], "concurrency");
     assert_eq!(row(&shown, "_queue:mail")["minute"]["starts"], 1);
-    assert_eq!(
-        row(&shown, "_queue:mail")["state"]["limited_by"],
-        "throttle"
-    );
+    let limited_by = &row(&shown, "_queue:mail")["state"]["limited_by"];
+    assert_eq!(limited_by, "throttle");
     let mail = &shown["queues"]["rows"][0];
+    assert_eq!(mail["queue"], "mail");
     assert_eq!(
-        (&mail["queue"], &mail["refused"]),
-        (&json!("mail"), &json!(1))
+        ["refused", "depth", "max_depth"].map(|name| &mail[name]),
+        [1, 1, 2]
     );
-    assert_eq!((&mail["depth"], &mail["max_depth"]), (&json!(1), &json!(2)));
     assert!(!shown.to_string().contains("s3cret"), "arguments are shown");
 
     // After a minute and more nothing of it is left but the slots.
@@ -108,11 +101,8 @@ async fn what_binds_most_stands_first_with_its_numbers() {
     assert_eq!(stripe["minute"]["starts"], 0);
     let starts = stripe["history"]["starts"].as_array().unwrap();
     let all: u64 = starts.iter().filter_map(Value::as_u64).sum();
-    assert_eq!(
-        (starts.len(), all),
-        (8, 2),
-        "one number for each ten seconds"
-    );
+    let found = (starts.len(), all);
+    assert_eq!(found, (8, 2), "one number for each ten seconds");
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,12 +114,13 @@ async fn keys_are_searched_and_paged_here() {
     assert_eq!(all["rows"].as_array().unwrap().len(), 20);
     let some = state(&rig, "?search=NANT-11").await["keys"].clone();
     assert_eq!(some["found"], 11, "tenant-11 and tenant-110 to 119");
-    for (question, status) in [
+    let questions = [
         ("?page=0", 400),
         ("?page=x", 400),
         ("?find=x", 400),
         ("?page=99", 200),
-    ] {
+    ];
+    for (question, status) in questions {
         let reply = rig.admin.get(&format!("{STATE}{question}")).await;
         assert_eq!(reply.status, status, "{question}");
     }
@@ -149,18 +140,12 @@ async fn eight_streams_see_one_state() {
     }
     for stream in &mut streams {
         let first = stream.next().await;
-        assert_eq!(
-            (&*first.event, &first.data["sidecar"]["ready"]),
-            ("state", &json!("ready"))
-        );
+        assert_eq!(first.event, "state");
+        assert_eq!(first.data["sidecar"]["ready"], "ready");
     }
     let ninth = rig.admin.send(Method::GET, STATE, &[STREAM], "").await;
     assert_eq!(ninth.status, 503);
-    assert!(
-        ninth.headers.contains_key("retry-after"),
-        "{}",
-        ninth.text()
-    );
+    assert!(ninth.headers.contains_key("retry-after"));
     assert!(ninth.text().contains("top --once"), "{}", ninth.text());
     // Neither scrapes nor single questions need a place.
     assert_eq!(rig.admin.get("/metrics").await.status, 200);
@@ -223,14 +208,8 @@ async fn who_watches_sees_what_happens() {
         let state = stream.next().await.data;
         rows = state["events"]["last"].as_array().unwrap().clone();
     }
-    let of = |row: &Value| {
-        (
-            row["type"].clone(),
-            row["key"].clone(),
-            row["strategy"].clone(),
-        )
-    };
-    let kinds: BTreeSet<String> = rows.iter().map(|row| format!("{:?}", of(row))).collect();
+    let of = |row: &Value| ["type", "key", "strategy"].map(|name| row[name].to_string());
+    let kinds: BTreeSet<[String; 3]> = rows.iter().map(of).collect();
     assert_eq!(kinds.len(), rows.len(), "{rows:?}");
     let times = rows.iter().filter_map(|row| row["times"].as_u64());
     assert!(times.max() > Some(1), "{rows:?}");
@@ -239,10 +218,7 @@ async fn who_watches_sees_what_happens() {
 /// Three come each ten seconds, and one may start: that the line grows is said, and when those that wait now have started.
 #[tokio::test(start_paused = true)]
 async fn a_line_that_grows_is_told_from_one_that_ends() {
-    let rig = Rig::with(
-        "[[policy]]\nname = 'stripe'\nmatch = { queue = 'billing' }\nrate = { limit = 1, period = '9s' }\n",
-    )
-    .await;
+    let rig = Rig::with(&stripe("rate = { limit = 1, period = '9s' }")).await;
     let (mut grew, mut waited) = (Value::Null, 0);
     for nth in 0..9 {
         queued(&rig, "billing", 3).await;
@@ -258,20 +234,16 @@ async fn a_line_that_grows_is_told_from_one_that_ends() {
     let started = rig.client.fetch("billing", 1).await;
     rig.client.ack(id(&started[0])).await;
     rig.client.fetch("billing", 1).await;
-    let why = why(&rig, "stripe").await;
+    let why = rig.admin.why("key=stripe").await;
     let notes = why["notes"].to_string();
     assert!(notes.contains("each minute 1"), "{notes}");
     let shown = state(&rig, "").await;
     let ends = &row(&shown, "stripe")["state"]["waiting_done"]["at"];
     assert!(ends.is_string(), "{shown}");
     assert_eq!(&shown["queues"]["rows"][0]["waiting_done"], ends);
-    let seconds = rig
-        .metric("ojs_throttle_waiting_done_seconds{key=\"stripe\"}")
-        .await;
-    assert!(
-        seconds.is_some_and(|left| (140.0..=165.0).contains(&left)),
-        "{seconds:?}"
-    );
+    let left = "ojs_throttle_waiting_done_seconds{key=\"stripe\"}";
+    let seconds = rig.metric(left).await.unwrap();
+    assert!((140.0..=165.0).contains(&seconds), "{seconds}");
     // Once nobody comes any more it gets shorter.
     for _ in 0..13 {
         sleep(Duration::from_secs(10)).await;
@@ -293,11 +265,9 @@ async fn an_end_is_told_where_all_that_wait_are_known() {
     );
     let rig = Rig::with(&config).await;
     for queue in ["each", "fair"] {
-        for _ in 0..60 {
-            let job =
-                json!({"type": "t", "args": [], "meta": {"t": "a"}, "options": {"queue": queue}});
-            rig.client.enqueue(job).await;
-        }
+        let mut job = plain(queue);
+        job["meta"] = json!({"t": "a"});
+        rig.client.enqueue_all(60, &job).await;
     }
     let (mut told, mut all) = (0, 0);
     for _ in 0..110 {
@@ -307,10 +277,8 @@ async fn an_end_is_told_where_all_that_wait_are_known() {
             }
         }
         let fair = rig.inspect("fair").await;
-        assert!(
-            fair["waiting_growth"].as_i64().is_none_or(|more| more < 0),
-            "{fair}"
-        );
+        let growth = fair["waiting_growth"].as_i64();
+        assert!(growth.is_none_or(|more| more < 0), "{fair}");
         let each = rig.inspect("each:a").await;
         let shown = state(&rig, "").await;
         let rows = shown["queues"]["rows"].as_array().unwrap();
@@ -329,19 +297,14 @@ async fn an_end_is_told_where_all_that_wait_are_known() {
 /// Whoever has all slots, and far longer than anybody had them before, may hang: then nobody knows when others start.
 #[tokio::test(start_paused = true)]
 async fn no_end_is_told_while_the_slots_may_hang() {
-    let rig =
-        Rig::with("[[policy]]\nname = 'stripe'\nmatch = { queue = 'billing' }\nconcurrency = 2\n")
-            .await;
-    let enqueue = || json!({"type": "t", "args": [], "options": {"queue": "billing"}});
+    let rig = Rig::with(&stripe("concurrency = 2")).await;
     for _ in 0..25 {
-        rig.client.enqueue(enqueue()).await;
+        queued(&rig, "billing", 1).await;
         let started = rig.client.fetch("billing", 1).await;
         sleep(Duration::from_millis(50)).await;
         rig.client.ack(id(&started[0])).await;
     }
-    for _ in 0..6 {
-        rig.client.enqueue(enqueue()).await;
-    }
+    queued(&rig, "billing", 6).await;
     assert_eq!(rig.client.fetch("billing", 3).await.len(), 2);
     let shown = rig.inspect("stripe").await;
     assert!(shown["waiting_done"].is_object(), "{shown}");
@@ -349,6 +312,11 @@ async fn no_end_is_told_while_the_slots_may_hang() {
     assert!(rig.client.fetch("billing", 1).await.is_empty());
     let shown = rig.inspect("stripe").await;
     assert_eq!(shown["waiting_done"], Value::Null, "{shown}");
+}
+
+/// A time that is shown, in microseconds.
+fn moment(time: &Value) -> Option<u64> {
+    ojs_throttle::duration::moment(time.as_str().unwrap_or_default())
 }
 
 /// A job that needs more than is left waits until that is there. Nothing starts sooner, whatever it keeps its place for.
@@ -364,7 +332,6 @@ async fn the_next_start_is_that_of_the_first_in_line() {
         rig.client.enqueue(job).await;
     }
     assert_eq!(rig.client.fetch("llm", 1).await.len(), 1);
-    let moment = |time: &Value| ojs_throttle::duration::moment(time.as_str().unwrap_or_default());
     for waited in [0, 8, 16] {
         assert!(rig.client.fetch("llm", 3).await.is_empty());
         let shown = rig.inspect("tokens").await;
@@ -379,11 +346,8 @@ async fn the_next_start_is_that_of_the_first_in_line() {
 /// A group whose share is larger than what it has is done sooner than the others, and the last one with the key.
 #[tokio::test(start_paused = true)]
 async fn each_group_is_told_when_its_last_starts() {
-    let rig = Rig::with(
-        "[[policy]]\nname = 'stripe'\nmatch = { queue = 'billing' }\nrate = { limit = 2, period = '10s' }\n\
-         fair = { by = '{meta.t}' }\n",
-    )
-    .await;
+    let rate = "rate = { limit = 2, period = '10s' }\nfair = { by = '{meta.t}' }";
+    let rig = Rig::with(&stripe(rate)).await;
     for group in ["a"; 8].iter().chain(&["b"; 2]) {
         let job =
             json!({"type": "t", "args": [], "meta": {"t": group}, "options": {"queue": "billing"}});
@@ -391,9 +355,8 @@ async fn each_group_is_told_when_its_last_starts() {
     }
     let started = rig.client.fetch("billing", 2).await.len();
     rig.client.fetch("billing", 1).await;
-    let why = why(&rig, "stripe").await;
+    let why = rig.admin.why("key=stripe").await;
     let limit = &why["limits"][0];
-    let moment = |time: &Value| ojs_throttle::duration::moment(time.as_str().unwrap_or_default());
     let now = moment(&why["at"]).unwrap();
     let left = |time: &Value| moment(time).map(|at| at.saturating_sub(now) / 1_000_000);
     let groups = limit["groups"].as_array().unwrap();
@@ -403,16 +366,9 @@ async fn each_group_is_told_when_its_last_starts() {
     let whole = left(&limit["state"]["waiting_done"]["at"]).unwrap();
     assert!((35..=40).contains(&whole), "{limit}");
     // Both have as many turns, until that of b is done.
-    let (a, b) = (
-        left(&of("a")["waiting_done"]),
-        left(&of("b")["waiting_done"]),
-    );
+    let ends = ["a", "b"].map(|group| left(&of(group)["waiting_done"]).unwrap());
     assert!(held("b") < held("a"), "{limit}");
-    assert_eq!(
-        (a, b),
-        (Some(whole), Some(whole * 2 * held("b") / 8)),
-        "{limit}"
-    );
+    assert_eq!(ends, [whole, whole * 2 * held("b") / 8], "{limit}");
     sleep(Duration::from_secs(11)).await;
     assert_eq!(rig.client.fetch("billing", 2).await.len(), 2);
     let shown = state(&rig, "?key=stripe").await;
@@ -429,15 +385,10 @@ async fn the_hour_says_when_a_key_was_shut() {
     assert_eq!(rig.client.fetch("billing", 1).await.len(), 1);
     sleep(Duration::from_secs(30)).await;
     queued(&rig, "billing", 1).await;
-    let (path, pause) = (
-        "/ojs/v1/rate-limits/stripe",
-        json!({"concurrency": 0}).to_string(),
-    );
-    let put = rig.client.send(Method::PUT, path, &[], pause).await;
-    assert_eq!(put.status, 200, "{}", put.text());
+    rig.client.limit("stripe", json!({"concurrency": 0})).await;
     assert!(rig.client.fetch("billing", 1).await.is_empty());
     sleep(Duration::from_secs(10)).await;
-    let resumed = rig.client.send(Method::DELETE, path, &[], "").await;
+    let resumed = rig.client.delete("/ojs/v1/rate-limits/stripe").await;
     assert_eq!(resumed.status, 200, "{}", resumed.text());
     sleep(Duration::from_secs(20)).await;
     assert_eq!(rig.client.fetch("billing", 1).await.len(), 1);
@@ -454,12 +405,8 @@ async fn who_does_not_read_is_left() {
     keys(&rig, 60).await;
     let mut still = Vec::new();
     for _ in 0..8 {
-        let stream = rig
-            .admin
-            .net
-            .connect("127.0.0.1", rig.admin.addr.port())
-            .await;
-        let mut stream = stream.unwrap();
+        let (net, port) = (&rig.admin.net, rig.admin.addr.port());
+        let mut stream = net.connect("127.0.0.1", port).await.unwrap();
         let request =
             format!("GET {STATE} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -487,35 +434,27 @@ async fn a_store_that_does_not_answer_is_shown() {
 async fn what_a_slow_backend_says_is_shown_with_the_next_state() {
     let config = "[[queue]]\nname = \"mail\"\nconcurrency = 1\n";
     let stats = Bytes::from_static(br#"{"queue":{"name":"mail","available":7}}"#);
-    let (_, sidecar, _) =
-        answering_by(Duration::from_millis(300), config, move |head| {
-            match head.uri.path().contains("/queues/mail") {
-                true => (200, stats.clone()),
-                false => (404, Bytes::from_static(b"{}")),
-            }
-        })
-        .await;
+    let says = move |head: &http::request::Parts| match head.uri.path().contains("/queues/mail") {
+        true => (200, stats.clone()),
+        false => (404, Bytes::from_static(b"{}")),
+    };
+    let (_, sidecar, _) = answering_by(Duration::from_millis(300), config, says).await;
     let admin = sidecar.admin();
     let begun = Instant::now();
     admin.get(STATE).await;
     assert_within(begun.elapsed(), Duration::from_millis(200), "");
     sleep(Duration::from_secs(1)).await;
     let shown = admin.get(STATE).await.json();
-    assert_eq!(
-        row(&shown, "_queue:mail")["state"]["waiting_count"],
-        7,
-        "{shown}"
-    );
+    let waiting = &row(&shown, "_queue:mail")["state"]["waiting_count"];
+    assert_eq!(waiting, 7, "{shown}");
 }
 
 /// Each member that is sent is in the manual's list, and the other way round.
 #[tokio::test(start_paused = true)]
 async fn every_member_is_declared() {
     let tried = "[[policy]]\nname = 'tried'\nmatch = { queue = 'mail' }\nconcurrency = 1\nmode = 'shadow'\n";
-    let config = CONFIG.replace(
-        "concurrency = 2",
-        "concurrency = 2\nfair = { by = '{type}' }",
-    );
+    let fair = "concurrency = 2\nfair = { by = '{type}' }";
+    let config = CONFIG.replace("concurrency = 2", fair);
     let egress = "[[egress]]\nname = 'out'\nlisten = '127.0.0.1:1'\nupstream = 'http://vendor'\nconcurrency = 1\n";
     let rig = Rig::with(&format!("{config}\n{tried}\n{egress}")).await;
     let mut stream = listen(&rig, "?key=stripe").await;

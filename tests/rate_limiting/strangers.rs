@@ -11,20 +11,15 @@ use crate::harness::lines::Lines;
 use crate::sidecar::answering::answering_by;
 
 async fn send(client: &Client, path: &str, login: &str, body: serde_json::Value) -> Reply {
-    let headers = [("authorization", login)];
+    let client = client.with("authorization", login);
     let path = format!("/ojs/v1/{path}");
-    let body = body.to_string();
-    client.send(Method::POST, &path, &headers, body).await
+    client.post(&path, body.to_string()).await
 }
 
 /// The ids that a FETCH under a login gets.
 async fn fetched(client: &Client, login: &str) -> Vec<String> {
-    let body = json!({"queues": ["q"], "count": 1, "worker_id": "w"});
-    let reply = send(client, "workers/fetch", login, body).await;
-    assert_eq!(reply.status, 200, "{}", reply.text());
-    let jobs = reply.json()["jobs"].as_array().unwrap().clone();
-    let ids = jobs.iter().map(|job| job["id"].as_str().unwrap());
-    ids.map(str::to_owned).collect()
+    let jobs = client.with("authorization", login).fetch("q", 1).await;
+    jobs.iter().map(|job| id(job).to_owned()).collect()
 }
 
 /// A backend that shows and settles the jobs of `Bearer a` for no other login.
@@ -57,7 +52,7 @@ const ONE: &str = "[[policy]]\nname = \"crm\"\nkey = \"crm\"\nconcurrency = 1\n"
 #[tokio::test(start_paused = true)]
 async fn who_settles_the_job_of_another_frees_no_slot() {
     let config = format!("[fetch]\nmax_wait = \"1s\"\n{ONE}");
-    let (_backend, sidecar, client) = answering_by(Duration::ZERO, &config, apart()).await;
+    let (_backend, _sidecar, client) = answering_by(Duration::ZERO, &config, apart()).await;
     assert_eq!(fetched(&client, "Bearer a").await, ["a0"]);
     for verb in ["ack", "nack"] {
         let path = format!("workers/{verb}");
@@ -71,35 +66,30 @@ async fn who_settles_the_job_of_another_frees_no_slot() {
     let done = send(&client, "workers/ack", "Bearer a", json!({"job_id": "a0"})).await;
     assert_eq!(done.status, 200, "{}", done.text());
     assert_eq!(fetched(&client, "Bearer a").await.len(), 1);
-    sidecar.stop().await;
 }
 
 /// Whoever sees what the backend is sent must not be able to change limits.
 #[tokio::test(start_paused = true)]
 async fn the_control_token_stays_here() {
     let policy = "[[policy]]\nname = \"k\"\nkey = \"k\"\nmatch = { queue = \"q\" }\nrate = { limit = 1, period = \"1m\" }\n";
-    for (own, asked_with) in [
-        ("", None),
-        ("[upstream]\ntoken = \"own\"\n", Some("Bearer own")),
-    ] {
+    let own = "[upstream]\ntoken = \"own\"\n";
+    for (own, asked_with) in [("", None), (own, Some("Bearer own"))] {
         let config = format!("control_token = \"s3cret\"\n{own}{policy}");
         let body = r#"{"queue":{"available_count":7,"available":7},"available":7}"#;
         let (backend, sidecar, client) = answering(200, body, &config).await;
         let login = [("authorization", "Bearer s3cret")];
-        for (method, path, body) in [
-            (Method::PUT, "/ojs/v1/rate-limits/k", r#"{"concurrency":5}"#),
-            (Method::GET, "/ojs/v1/rate-limits/k", ""),
-            (Method::GET, "/ojs/v1/rate-limits", ""),
-            (
-                Method::PUT,
-                "/ojs/v1/admin/queues/q/rate-limit",
-                r#"{"concurrency":5}"#,
-            ),
-            (Method::GET, "/ojs/v1/admin/queues/q/config", ""),
-            (Method::GET, "/ojs/v1/health", ""),
-            (Method::GET, "/ojs/v1/anything", ""),
+        for (method, path) in [
+            (Method::PUT, "rate-limits/k"),
+            (Method::GET, "rate-limits/k"),
+            (Method::GET, "rate-limits"),
+            (Method::PUT, "admin/queues/q/rate-limit"),
+            (Method::GET, "admin/queues/q/config"),
+            (Method::GET, "health"),
+            (Method::GET, "anything"),
         ] {
-            let reply = client.send(method, path, &login, body).await;
+            let (is_put, path) = (method == Method::PUT, format!("/ojs/v1/{path}"));
+            let body = if is_put { r#"{"concurrency":5}"# } else { "" };
+            let reply = client.send(method, &path, &login, body).await;
             assert!(reply.status < 400, "{path}: {}", reply.text());
         }
         let login = [("authorization", "Basic eDpzM2NyZXQ=")];
@@ -121,16 +111,12 @@ async fn the_control_token_stays_here() {
         });
         let leaked: Vec<_> = leaked.map(|(head, _)| head.uri.path()).collect();
         assert_eq!(leaked, [""; 0]);
-        let of_admin = heard
-            .iter()
-            .filter(|(head, _)| head.uri.path() == "/ojs/v1/jobs/j");
+        let paths = heard.iter().map(|(head, _)| head.uri.path());
+        let of_admin = paths.filter(|path| *path == "/ojs/v1/jobs/j");
         assert_eq!(of_admin.count(), 2);
         assert_eq!(with("/ojs/v1/admin/queues/q").as_deref(), asked_with);
-        assert_eq!(
-            with("/ojs/v1/anything"),
-            None,
-            "it is no right to the sidecar's own token"
-        );
+        let lent = with("/ojs/v1/anything");
+        assert_eq!(lent, None, "it is no right to the sidecar's own token");
         sidecar.stop().await;
     }
 }
@@ -138,49 +124,39 @@ async fn the_control_token_stays_here() {
 /// Who names a tenant hears of its jobs, and who names none of all.
 #[tokio::test(start_paused = true)]
 async fn events_of_jobs_are_told_to_their_tenant() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let path = "/ojs/v1/events/stream?types=rate_limit.*";
     let mut all = Listener::open(&client, path, &[]).await;
     let mut its_own = Listener::open(&client, path, &[("x-ojs-tenant", "a")]).await;
     let mut other = Listener::open(&client, path, &[("x-ojs-tenant", "b")]).await;
-    for _ in 0..2 {
-        let policy = json!({"key": "k", "concurrency": 1});
-        let job = json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": policy}});
-        client.enqueue(job).await;
-    }
-    let body = json!({"queues": ["q"], "count": 5, "worker_id": "w"}).to_string();
-    let tenant = [("x-ojs-tenant", "a")];
-    let path = "/ojs/v1/workers/fetch";
-    let reply = client.send(Method::POST, path, &tenant, body).await;
-    assert_eq!(reply.json()["jobs"].as_array().unwrap().len(), 1);
+    let mut job = plain("q");
+    job["options"]["rate_limit"] = json!({"key": "k", "concurrency": 1});
+    client.enqueue_all(2, &job).await;
+    let jobs = client.with("x-ojs-tenant", "a").fetch("q", 5).await;
+    assert_eq!(jobs.len(), 1);
     let heard = [&mut all, &mut its_own, &mut other];
     let mut counts = Vec::new();
     for listener in heard {
         counts.push(listener.so_far().await.len());
     }
     assert_eq!(counts, [1, 1, 0]);
-    pair.stop().await;
 }
 
 /// A tenant whose name is not of English letters is one all the same, and no producer's word stands for it.
 #[tokio::test(start_paused = true)]
 async fn a_tenant_of_any_letters_is_the_one_that_is_named() {
     let config = "trust_tenant_header = true\n[[policy]]\nname = \"crm\"\nkey = \"crm:{tenant}\"\nconcurrency = 1\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
+    let (_pair, client) = simulated(Lax::spec(), config).await;
     let job = json!({"type": "t", "args": [], "meta": {"tenant_id": "victim"}, "options": {"queue": "q"}});
     client.enqueue(job).await;
-    let body = json!({"queues": ["q"], "worker_id": "w"}).to_string();
-    let tenant = [("x-ojs-tenant", "café")];
-    let path = "/ojs/v1/workers/fetch";
-    let reply = client.send(Method::POST, path, &tenant, body).await;
-    assert_eq!(reply.json()["jobs"].as_array().unwrap().len(), 1);
+    let jobs = client.with("x-ojs-tenant", "café").fetch("q", 1).await;
+    assert_eq!(jobs.len(), 1);
     let active = async |key: &str| {
         let reply = client.get(&format!("/ojs/v1/rate-limits/{key}")).await;
         (reply.status == 200).then(|| reply.json()["concurrency"]["active"].as_u64())
     };
     assert_eq!(active("crm:cafx_C3x_A9").await, Some(Some(1)));
     assert_ne!(active("crm:victim").await, Some(Some(1)));
-    pair.stop().await;
 }
 
 /// It is told where it matters: a limit or a bound goes by tenant, and the job itself does not say whose it is.
@@ -194,18 +170,13 @@ async fn a_header_that_alone_names_the_tenant_and_is_not_trusted_is_told() {
     ];
     for (entry, told) in entries.into_iter().zip([1, 2, 2]) {
         let (pair, client) = simulated(Lax::spec(), entry).await;
-        let header = [("x-ojs-tenant", "acme")];
+        let client = client.with("x-ojs-tenant", "acme");
         let before = lines.with("id=tenant_untrusted").len();
         for (meta, expected) in [(json!({"tenant_id": "acme"}), before), (json!({}), told)] {
-            let options = json!({"queue": "q"});
-            let job = json!({"type": "t", "args": [], "meta": meta, "options": options});
-            let (to, job) = ("/ojs/v1/jobs", job.to_string());
-            let stored = client.send(Method::POST, to, &header, job).await;
-            assert_eq!(stored.status, 201, "{}", stored.text());
-            let asks = json!({"queues": ["q"], "count": 1, "worker_id": "w"}).to_string();
-            let to = "/ojs/v1/workers/fetch";
-            let fetched = client.send(Method::POST, to, &header, asks).await;
-            assert_eq!(ids(fetched.json()["jobs"].as_array().unwrap()).len(), 1);
+            let mut job = plain("q");
+            job["meta"] = meta;
+            client.enqueue(job).await;
+            assert_eq!(client.fetch("q", 1).await.len(), 1);
             assert_eq!(lines.with("id=tenant_untrusted").len(), expected, "{entry}");
         }
         pair.stop().await;
@@ -216,27 +187,19 @@ async fn a_header_that_alone_names_the_tenant_and_is_not_trusted_is_told() {
 #[tokio::test(start_paused = true)]
 async fn a_tenant_that_is_not_trusted_is_none() {
     let config = "[[policy]]\nname = \"crm\"\nkey = \"crm:{tenant}\"\nconcurrency = 1\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
-    let evil = [("x-ojs-tenant", "evil")];
+    let (_pair, client) = simulated(Lax::spec(), config).await;
+    let evil = client.with("x-ojs-tenant", "evil");
     for tenant in ["a", "b", "b"] {
         let job = json!({"type": "t", "args": [], "meta": {"tenant_id": tenant}, "options": {"queue": "q"}});
-        let path = "/ojs/v1/jobs";
-        let reply = client
-            .send(Method::POST, path, &evil, job.to_string())
-            .await;
-        assert_eq!(reply.status, 201, "{}", reply.text());
+        evil.enqueue(job).await;
     }
-    let body = json!({"queues": ["q"], "count": 9, "worker_id": "w"}).to_string();
-    let path = "/ojs/v1/workers/fetch";
-    let reply = client.send(Method::POST, path, &evil, body).await;
-    let jobs = reply.json()["jobs"].as_array().unwrap().clone();
+    let jobs = evil.fetch("q", 9).await;
     let tenants: Vec<_> = jobs.iter().map(|job| &job["meta"]["tenant_id"]).collect();
     assert_eq!(tenants, ["a", "b"]);
     let keys = client.get("/ojs/v1/rate-limits").await.json();
     let items = keys["items"].as_array().unwrap().iter();
     let keys: Vec<_> = items.map(|one| &one["key"]).collect();
     assert_eq!(keys, ["crm:a", "crm:b"]);
-    pair.stop().await;
 }
 
 /// After a restart nobody's credentials are known. That a backend has nothing for strangers ends no slot of a job that runs.
@@ -247,21 +210,17 @@ async fn a_job_that_strangers_do_not_see_keeps_its_slot_after_a_restart() {
         let (status, body) = match head.uri.path() {
             "/ojs/v1/admin/jobs" => (200, json!({"items": [job("runs")]})),
             "/ojs/v1/workers/fetch" => (200, json!({"jobs": [job("next")]})),
-            "/ojs/v1/jobs/runs" => (
-                404,
-                json!({"error": {"code": "not_found", "message": "none"}}),
-            ),
+            "/ojs/v1/jobs/runs" => (404, json!({"error": {"code": "not_found"}})),
             _ => (200, json!({})),
         };
         (status, Bytes::from(body.to_string()))
     };
     let config = format!("[fetch]\nmax_wait = \"1s\"\n{ONE}");
-    let (_backend, sidecar, client) = answering_by(Duration::ZERO, &config, answers).await;
+    let (_backend, _sidecar, client) = answering_by(Duration::ZERO, &config, answers).await;
     assert_eq!(fetched(&client, "Bearer a").await, [""; 0]);
     // Its visibility is not known, and 30 s are assumed.
     sleep(Duration::from_secs(45)).await;
     assert_eq!(fetched(&client, "Bearer a").await, [""; 0]);
-    sidecar.stop().await;
 }
 
 /// Of the sidecar's own token nobody has a share, whatever is looked up or kept for them.
@@ -279,18 +238,15 @@ async fn who_shows_no_login_does_nothing_with_the_sidecars_token() {
         (status, body.to_string().into())
     };
     let config = format!("[upstream]\ntoken = \"own\"\n{ONE}");
-    let (backend, sidecar, client) = answering_by(Duration::from_millis(50), &config, says).await;
+    let (backend, _sidecar, client) = answering_by(Duration::from_millis(50), &config, says).await;
     let error = json!({"code": "c", "message": "m"});
     let nack = json!({"job_id": "x", "worker_id": "w", "error": error}).to_string();
     let beat = json!({"worker_id": "w", "active_jobs": ["x"], "visibility_timeout_ms": 60_000})
         .to_string();
     let send = |path: &'static str, body: &str| client.post(path, body.to_owned());
     let (nack_path, beat_path) = ("/ojs/v1/workers/nack", "/ojs/v1/workers/heartbeat");
-    let (first, second, beaten) = tokio::join!(
-        send(nack_path, &nack),
-        send(nack_path, &nack),
-        send(beat_path, &beat)
-    );
+    let nacks = (send(nack_path, &nack), send(nack_path, &nack));
+    let (first, second, beaten) = tokio::join!(nacks.0, nacks.1, send(beat_path, &beat));
     sleep(Duration::from_secs(5)).await;
     for reply in [first, second, beaten] {
         assert_eq!(reply.status, 401, "{}", reply.text());
@@ -303,7 +259,6 @@ async fn who_shows_no_login_does_nothing_with_the_sidecars_token() {
     });
     let lent: Vec<_> = lent.map(|(head, _)| head.uri).collect();
     assert!(lent.is_empty(), "{lent:?}");
-    sidecar.stop().await;
 }
 
 /// Calls that the backend refuses stop nobody's jobs, however many come.
@@ -324,9 +279,7 @@ async fn a_pause_that_is_refused_stops_nothing() {
         sleep(Duration::from_millis(late)).await;
         let stranger = sidecar.client();
         loop {
-            let reply = stranger
-                .post("/ojs/v1/queues/q/pause", "{}".to_owned())
-                .await;
+            let reply = stranger.post("/ojs/v1/queues/q/pause", "{}").await;
             assert_eq!(reply.status, 401);
         }
     };
@@ -345,5 +298,4 @@ async fn a_pause_that_is_refused_stops_nothing() {
         () = pausing(5_500) => false,
     };
     assert!(is_given, "no job starts while strangers ask for a pause");
-    sidecar.stop().await;
 }

@@ -47,6 +47,13 @@ impl Pair {
         self.sidecar.client().enqueue(job).await
     }
 
+    /// So many jobs of a tenant.
+    async fn fill(&self, tenant: &str, jobs: usize) {
+        for _ in 0..jobs {
+            self.enqueue(tenant).await;
+        }
+    }
+
     /// So many polls one after the other; how many jobs they brought.
     async fn poll(&self, times: usize) -> usize {
         let mut got = 0;
@@ -66,7 +73,7 @@ impl Pair {
     }
 
     async fn why(&self, question: &str) -> Value {
-        self.admin(&format!("/throttle/v1/why?{question}")).await
+        self.sidecar.admin().why(question).await
     }
 
     /// What the command lists of the one queue.
@@ -126,12 +133,8 @@ async fn what_lies_where_is_as_the_backend_has_it() {
         pair.enqueue(tenant).await;
     }
     assert_eq!(pair.poll(9).await, 2);
-    for _ in 0..41 {
-        pair.enqueue("evil").await;
-    }
-    for _ in 0..9 {
-        pair.enqueue("alone").await;
-    }
+    pair.fill("evil", 41).await;
+    pair.fill("alone", 9).await;
     pair.poll(9).await;
     let other = pair.enqueue(&beside("evil")).await;
     assert_eq!(pair.poll(6).await, 0);
@@ -142,8 +145,8 @@ async fn what_lies_where_is_as_the_backend_has_it() {
     let rows = listed["rows"].as_array().unwrap();
     // The worst stands first.
     assert_eq!(
-        (&rows[0]["name"], &rows[1]["name"]),
-        (&json!(evil), &json!(alone)),
+        [&rows[0]["name"], &rows[1]["name"]],
+        [&evil, &alone],
         "{listed}"
     );
     let of_evil = json!([true, true, ["evil"]]);
@@ -189,9 +192,7 @@ async fn after_a_restart_nothing_is_made_up() {
     let mut pair = Pair::start().await;
     pair.enqueue("evil").await;
     assert_eq!(pair.poll(5).await, 1);
-    for _ in 0..42 {
-        pair.enqueue("evil").await;
-    }
+    pair.fill("evil", 42).await;
     let other = pair.enqueue(&beside("evil")).await;
     pair.restart().await;
     let answer = pair.why("queue=crm").await;
@@ -201,32 +202,20 @@ async fn after_a_restart_nothing_is_made_up() {
     let listed = pair.listed("?all=true").await;
     pair.assert_true(&listed).await;
     let row = &listed["rows"][0];
-    assert_eq!(
-        json!([
-            listed["untold"],
-            row["shared"],
-            row["out_of_reach"],
-            row["shut"]
-        ]),
-        json!([0, null, false, []]),
-        "{listed}"
-    );
+    assert_eq!(listed["untold"], 0, "{listed}");
+    let told = json!([row["shared"], row["out_of_reach"], row["shut"]]);
+    assert_eq!(told, json!([null, false, []]), "{listed}");
 
     assert_eq!(pair.poll(9).await, 0);
     let listed = pair.listed("").await;
     pair.assert_true(&listed).await;
     let row = &listed["rows"][0];
-    assert_eq!(
-        json!([row["shared"], row["out_of_reach"], row["shut"]]),
-        json!([null, true, ["evil"]]),
-        "{listed}"
-    );
+    let told = json!([row["shared"], row["out_of_reach"], row["shut"]]);
+    assert_eq!(told, json!([null, true, ["evil"]]), "{listed}");
     let answer = pair.why(&format!("job={other}")).await;
     let waiting = pair.available(&place("evil").name_in("crm")).await;
-    says(
-        &answer,
-        &format!("{waiting} jobs wait there, and up to 32 are looked past"),
-    );
+    let words = format!("{waiting} jobs wait there, and up to 32 are looked past");
+    says(&answer, &words);
     assert!(!answer.to_string().contains("evil"), "{answer}");
 }
 
@@ -253,9 +242,7 @@ async fn within_reach_a_job_is_told_that_a_worker_gets_it() {
     let pair = Pair::start().await;
     pair.enqueue("evil").await;
     assert_eq!(pair.poll(5).await, 1);
-    for _ in 0..5 {
-        pair.enqueue("evil").await;
-    }
+    pair.fill("evil", 5).await;
     pair.poll(5).await;
     let tenant = beside("evil");
     let other = pair.enqueue(&tenant).await;
@@ -265,29 +252,21 @@ async fn within_reach_a_job_is_told_that_a_worker_gets_it() {
     assert!(!todo.contains("fewer"), "{answer}");
     let listed = pair.listed("").await;
     pair.assert_true(&listed).await;
-    assert_eq!(
-        json!([listed["spread"]["shared"], listed["spread"]["out_of_reach"]]),
-        json!([1, 0])
-    );
-    assert_eq!(
-        pair.metric("ojs_throttle_subqueues_out_of_reach").await,
-        Some(0.0)
-    );
+    let sums = ["shared", "out_of_reach"].map(|name| &listed["spread"][name]);
+    assert_eq!(sums, [1, 0]);
+    let series = "ojs_throttle_subqueues_out_of_reach";
+    assert_eq!(pair.metric(series).await, Some(0.0));
     assert_eq!(pair.poll(2).await, 1, "it is looked past them");
     // Its own key is shut now too: that is said beside, and held jobs of the other key stay unnamed.
     let last = pair.enqueue(&tenant).await;
-    for _ in 0..50 {
-        pair.enqueue("evil").await;
-    }
+    pair.fill("evil", 50).await;
     let behind = pair.enqueue(&tenant).await;
     let answer = pair.why(&format!("job={behind}")).await;
     let both = format!("{} {}", answer["why"], answer["notes"]);
     assert!(both.contains("1 of 1 slots of key"), "{answer}");
     pair.poll(9).await;
-    assert_eq!(
-        pair.why(&format!("job={last}")).await["job"]["state"],
-        "held"
-    );
+    let answer = pair.why(&format!("job={last}")).await;
+    assert_eq!(answer["job"]["state"], "held");
     let answer = pair.why(&format!("job={behind}")).await;
     says(&answer, "behind the head of its key");
     assert!(!answer.to_string().contains("evil"), "{answer}");
@@ -344,10 +323,7 @@ async fn the_list_is_bounded() {
     let all = pair.listed("?all=true").await;
     assert_eq!((rows(&all), all["untold"].clone()), (names, json!(0)));
     pair.assert_true(&all).await;
-    let wrong = pair
-        .sidecar
-        .admin()
-        .get("/throttle/v1/subqueues?al=1")
-        .await;
+    let admin = pair.sidecar.admin();
+    let wrong = admin.get("/throttle/v1/subqueues?al=1").await;
     assert_eq!(wrong.status, 400);
 }

@@ -18,14 +18,10 @@ async fn name_keys(client: &Client, keys: &[&str]) {
 async fn the_list_has_the_shapes_that_are_read() {
     let config = "[[policy]]\nname = \"stripe\"\nconcurrency = 5\nrate = { limit = 100, period = \"1m\" }\n\
                   [[policy]]\nname = \"spaced\"\nmatch = { queue = \"other\" }\nthrottle = { limit = 10, period = \"1s\" }\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
+    let (_pair, client) = simulated(Lax::spec(), config).await;
     name_keys(&client, &["b"]).await;
-    client
-        .set(
-            "/ojs/v1/rate-limits/a",
-            json!({"limit": 1, "period": "1h", "reason": "why"}),
-        )
-        .await;
+    let set = json!({"limit": 1, "period": "1h", "reason": "why"});
+    client.limit("a", set).await;
     assert_eq!(client.fetch("q", 1).await.len(), 1);
     let list = client.get("/ojs/v1/rate-limits").await;
     assert_eq!(list.headers["content-type"], "application/openjobspec+json");
@@ -36,64 +32,39 @@ async fn the_list_has_the_shapes_that_are_read() {
     );
     let items = list["items"].as_array().unwrap();
     let keys: Vec<&Value> = items.iter().map(|item| &item["key"]).collect();
-    assert_eq!(
-        keys,
-        ["a", "b", "spaced", "stripe"],
-        "sorted; constant keys of the file too"
-    );
-    assert_eq!(
-        items[0]["override"],
-        json!({"rate": {"limit": 1, "period": "PT1H"}, "reason": "why", "limit": 1, "period": "PT1H"})
-    );
+    let sorted = ["a", "b", "spaced", "stripe"];
+    assert_eq!(keys, sorted, "constant keys of the file too");
+    let set = json!({"rate": {"limit": 1, "period": "PT1H"}, "reason": "why", "limit": 1, "period": "PT1H"});
+    assert_eq!(items[0]["override"], set);
     let stripe = &items[3];
-    assert_eq!(
-        stripe["concurrency"],
-        json!({"limit": 5, "active": 1, "available": 4})
-    );
-    assert_eq!(
-        (
-            &stripe["rate"]["limit"],
-            &stripe["rate"]["period"],
-            &stripe["rate"]["current_count"]
-        ),
-        (&json!(100), &json!("PT1M"), &json!(1))
-    );
-    assert_eq!(stripe["waiting_count"], 0);
-    assert_eq!(
-        (
-            &stripe["limit"],
-            &stripe["period"],
-            &stripe["active"],
-            &stripe["waiting"],
-            stripe.get("override")
-        ),
-        (&json!(100), &json!("PT1M"), &json!(1), &json!(0), None)
-    );
+    let slots = json!({"limit": 5, "active": 1, "available": 4});
+    assert_eq!(stripe["concurrency"], slots);
+    let rate = ["limit", "period", "current_count"].map(|name| stripe["rate"][name].clone());
+    assert_eq!(json!(rate), json!([100, "PT1M", 1]));
+    let flat = ["waiting_count", "limit", "period", "active", "waiting"];
+    let flat = flat.map(|name| stripe[name].clone());
+    assert_eq!(json!(flat), json!([0, 100, "PT1M", 1, 0]));
+    assert_eq!(stripe.get("override"), None);
     assert_eq!(
         (&items[2]["limit"], &items[2]["period"]),
         (&json!(10), &json!("PT1S"))
     );
     let lines = list["rate_limits"].as_array().unwrap();
     assert_eq!(lines.len(), 4);
-    assert_eq!(
-        lines[3],
-        json!({"key": "stripe", "concurrency": 5, "active": 1, "available": 4})
-    );
+    let line = json!({"key": "stripe", "concurrency": 5, "active": 1, "available": 4});
+    assert_eq!(lines[3], line);
     assert_eq!(lines[2], json!({"key": "spaced", "active": 0}));
-    pair.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn pages_are_cut_where_they_are_asked_to_be() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let names: Vec<String> = (0..45).map(|n| format!("k{n:02}")).collect();
     let shuffled: Vec<&str> = (0..45).map(|n| names[n * 7 % 45].as_str()).collect();
     name_keys(&client, &shuffled).await;
     let page = async |query: &str| {
-        let list = client
-            .get(&format!("/ojs/v1/rate-limits{query}"))
-            .await
-            .json();
+        let list = client.get(&format!("/ojs/v1/rate-limits{query}")).await;
+        let list = list.json();
         assert_eq!(list["pagination"]["total"], 45);
         let keys = list["items"].as_array().unwrap().iter();
         keys.map(|item| item["key"].as_str().unwrap().to_owned())
@@ -116,14 +87,9 @@ async fn pages_are_cut_where_they_are_asked_to_be() {
         ("per_page=99999999999999999999", "per_page"),
     ] {
         let reply = client.get(&format!("/ojs/v1/rate-limits?{query}")).await;
-        let error = &reply.json()["error"];
-        assert_eq!(
-            (reply.status, &error["code"], &error["details"]["field"]),
-            (400, &json!("invalid_request"), &json!(field)),
-            "{query}"
-        );
+        let error = reply.refuses(400, "invalid_request", query);
+        assert_eq!(error["details"]["field"], field, "{query}");
     }
-    pair.stop().await;
 }
 
 /// 12.1: where the limits that jobs bring are ignored, nobody is told that they are enforced.
@@ -139,7 +105,6 @@ async fn the_manifest_names_no_extension_that_is_ignored() {
         assert_eq!(text.contains("urn:ojs:ext:rate-limiting"), named, "{text}");
         assert!(text.contains("urn:ojs:ext:backpressure"), "{text}");
     }
-    pair.stop().await;
 }
 
 /// Both shapes of manifests that backends have, and nothing else of it changed.
@@ -147,35 +112,25 @@ async fn the_manifest_names_no_extension_that_is_ignored() {
 async fn the_manifest_names_the_extension() {
     let (pair, client) = simulated(Lax::spec(), "").await;
     let manifest = client.get("/ojs/manifest").await;
-    assert_eq!(
-        manifest.headers["content-length"],
-        manifest.body.len().to_string()
-    );
+    let length = manifest.body.len().to_string();
+    assert_eq!(manifest.headers["content-length"], length);
     let manifest = manifest.json();
     assert_eq!(manifest["capabilities"]["rate_limiting"], true);
     assert_eq!(manifest["capabilities"]["batch_enqueue"], true);
     assert_eq!(manifest["implementation"]["backend"], "memory");
-    assert_eq!(
-        manifest["extensions"]["official"][0]["uri"],
-        "urn:ojs:ext:rate-limiting"
-    );
+    let first = &manifest["extensions"]["official"][0];
+    assert_eq!(first["uri"], "urn:ojs:ext:rate-limiting");
     pair.stop().await;
     let list = r#"{"capabilities": ["batch"], "levels": [0, 1.0]}"#;
     let (heard, sidecar, client) = answering(200, list, "").await;
     let packed = [("accept-encoding", "gzip")];
     let manifest = client.send(Method::GET, "/ojs/manifest", &packed, "").await;
-    assert!(
-        manifest.text().starts_with(
-            r#"{"capabilities": ["batch","rate_limiting","backpressure"], "levels": [0, 1.0],"extensions":{"#
-        ),
-        "{}",
-        manifest.text()
-    );
+    let begins = r#"{"capabilities": ["batch","rate_limiting","backpressure"], "levels": [0, 1.0],"extensions":{"#;
+    let text = manifest.text();
+    assert!(text.starts_with(begins), "{text}");
     let (head, _) = heard.requests().pop().unwrap();
-    assert_eq!(
-        head.headers["accept-encoding"], "identity",
-        "packed it could not be read"
-    );
+    let coding = &head.headers["accept-encoding"];
+    assert_eq!(coding, "identity", "packed it could not be read");
     sidecar.stop().await;
     for (status, body) in [(500, r#"{"capabilities":[]}"#), (200, "plain"), (200, "")] {
         let (_, sidecar, client) = answering(status, body, "").await;
@@ -189,52 +144,35 @@ async fn the_manifest_names_the_extension() {
 #[tokio::test(start_paused = true)]
 async fn health_has_a_throttle_object() {
     let (pair, client) = simulated(Lax::spec(), "").await;
-    for n in 0..3 {
-        let policy = json!({"key": "k", "concurrency": 1});
-        client
-            .enqueue(
-                json!({"type": "t", "args": [n], "options": {"queue": "q", "rate_limit": policy}}),
-            )
-            .await;
-    }
+    let mut job = plain("q");
+    job["options"]["rate_limit"] = json!({"key": "k", "concurrency": 1});
+    client.enqueue_all(3, &job).await;
     assert_eq!(client.fetch("q", 3).await.len(), 1);
     let health = client.get("/ojs/v1/health").await.json();
-    assert_eq!(
-        (&health["status"], &health["backend"]["type"]),
-        (&json!("ok"), &json!("memory"))
-    );
-    assert_eq!(
-        health["throttle"],
-        json!({"status": "ok", "config_file": "in_force", "held": 2, "slots": 1, "near_bound": 0, "blocked": 0, "version": env!("CARGO_PKG_VERSION")})
-    );
+    assert_eq!(health["status"], "ok");
+    assert_eq!(health["backend"]["type"], "memory");
+    let ours = json!({"status": "ok", "config_file": "in_force", "held": 2, "slots": 1, "near_bound": 0, "blocked": 0,
+        "version": env!("CARGO_PKG_VERSION")});
+    assert_eq!(health["throttle"], ours);
     pair.stop().await;
-    let (_, sidecar, client) = answering(503, r#"{"status":"degraded", "n": 1.0}"#, "").await;
+    let (_, _sidecar, client) = answering(503, r#"{"status":"degraded", "n": 1.0}"#, "").await;
     let reply = client.get("/ojs/v1/health").await;
     assert_eq!(reply.status, 503);
-    assert!(
-        reply.text().starts_with(
-            r#"{"status":"degraded", "n": 1.0,"throttle":{"status":"ok","config_file":"in_force","held":0,"slots":0,"#
-        ),
-        "{}",
-        reply.text()
-    );
-    sidecar.stop().await;
+    let begins = r#"{"status":"degraded", "n": 1.0,"throttle":{"status":"ok","config_file":"in_force","held":0,"slots":0,"#;
+    assert!(reply.text().starts_with(begins), "{}", reply.text());
 }
 
 /// Whoever reads only `application/json` gets errors of the sidecar's own so, too.
 #[tokio::test(start_paused = true)]
 async fn errors_are_labelled_as_everything_else_is() {
+    const HTTPX: &str = "python-httpx/0.28";
     const PLAIN: &str = "application/json";
     const OJS: &str = "application/openjobspec+json";
     for (config, agent, label) in [
-        ("", "python-httpx/0.28", PLAIN),
+        ("", HTTPX, PLAIN),
         ("", "other", OJS),
         ("[repairs]\nmedia_type = \"always\"\n", "other", PLAIN),
-        (
-            "[repairs]\nmedia_type = \"off\"\n",
-            "python-httpx/0.28",
-            OJS,
-        ),
+        ("[repairs]\nmedia_type = \"off\"\n", HTTPX, OJS),
     ] {
         let (pair, client) = simulated(Lax::spec(), config).await;
         for (method, path, status) in [
@@ -264,7 +202,7 @@ async fn the_name_of_a_policy_leads_to_its_keys() {
         (
             "per-customer",
             "its key is \"crm:{meta.tenant_id}\"",
-            "GET /ojs/v1/rate-limits lists those in use",
+            "rate-limits lists those in use",
         ),
         (
             "stripe",

@@ -5,6 +5,7 @@ use super::prelude::*;
 use super::upstream::{answering, storing};
 use crate::harness::lines::Lines;
 
+const WORKFLOWS: &str = "/ojs/v1/workflows";
 const POLICY: &str = r#"{"key":"k","concurrency":1}"#;
 
 fn step(rate_limit: &str) -> String {
@@ -13,67 +14,54 @@ fn step(rate_limit: &str) -> String {
 
 /// Bodies with a policy at each place where a template may stand, and how messages name it.
 fn bodies(rate_limit: &str) -> Vec<(&'static str, String, &'static str)> {
-    let step = step(rate_limit);
-    vec![
+    let rows = [
         (
             "/ojs/v1/cron",
-            format!(r#"{{"name":"n","cron":"* * * * *","job_template":{step}}}"#),
+            r#"{"name":"n","cron":"* * * * *","job_template":STEP}"#,
             "job_template.",
         ),
         (
-            "/ojs/v1/workflows",
-            format!(r#"{{"type":"chain","steps":[{{"type":"t","args":[]}},{step}]}}"#),
+            WORKFLOWS,
+            r#"{"type":"chain","steps":[{"type":"t","args":[]},STEP]}"#,
             "steps[1].",
         ),
+        (WORKFLOWS, r#"{"type":"group","jobs":[STEP]}"#, "jobs[0]."),
         (
-            "/ojs/v1/workflows",
-            format!(r#"{{"type":"group","jobs":[{step}]}}"#),
-            "jobs[0].",
-        ),
-        (
-            "/ojs/v1/workflows",
-            format!(
-                r#"{{"type":"batch","steps":[{{"type":"group","jobs":[{{"type":"t","args":[]}},{step}]}}]}}"#
-            ),
+            WORKFLOWS,
+            r#"{"type":"batch","steps":[{"type":"group","jobs":[{"type":"t","args":[]},STEP]}]}"#,
             "steps[0].jobs[1].",
         ),
         (
-            "/ojs/v1/workflows",
-            format!(r#"{{"jobs":[],"callbacks":{{"on_complete":{step}}}}}"#),
+            WORKFLOWS,
+            r#"{"jobs":[],"callbacks":{"on_complete":STEP}}"#,
             "callbacks.on_complete.",
         ),
-    ]
+    ];
+    let step = step(rate_limit);
+    let rows = rows.map(|(path, body, at)| (path, body.replace("STEP", &step), at));
+    rows.into()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wrong_policy_in_a_template_is_named() {
-    let (backend, sidecar, client) = storing("").await;
-    for wrong in [r#"{"key":"k","concurrency":"one"}"#, r#"{"concurrency":1}"#] {
-        let member = if wrong.contains("one") {
-            "concurrency"
-        } else {
-            "key"
-        };
+    let (backend, _sidecar, client) = storing("").await;
+    for (wrong, member) in [
+        (r#"{"key":"k","concurrency":"one"}"#, "concurrency"),
+        (r#"{"concurrency":1}"#, "key"),
+    ] {
         for (path, body, at) in bodies(wrong) {
             let reply = client.post(path, body).await;
-            let error = &reply.json()["error"];
-            assert_eq!(
-                (reply.status, &error["code"], &error["details"]["field"]),
-                (
-                    400,
-                    &json!("invalid_request"),
-                    &json!(format!("{at}options.rate_limit.{member}"))
-                )
-            );
+            let error = reply.refuses(400, "invalid_request", at);
+            let field = format!("{at}options.rate_limit.{member}");
+            assert_eq!(error["details"]["field"], field);
         }
     }
     assert!(backend.bodies().is_empty(), "nothing went on");
-    sidecar.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_template_s_policy_is_mirrored_and_nothing_else_changes() {
-    let (backend, sidecar, client) = storing("").await;
+    let (backend, _sidecar, client) = storing("").await;
     for (path, body, at) in bodies(POLICY) {
         backend.clear();
         assert_eq!(client.post(path, body.clone()).await.status, 201);
@@ -90,21 +78,17 @@ async fn a_template_s_policy_is_mirrored_and_nothing_else_changes() {
             r#"{ "job_template" : {"type":"t","args":[1.0]}}"#,
         ),
         (
-            "/ojs/v1/workflows",
+            WORKFLOWS,
             r#"{"steps":[{"type":"t","args":[{"rate_limit":5}]}]}"#,
         ),
-        ("/ojs/v1/workflows", "{ not json rate_limit"),
+        (WORKFLOWS, "{ not json rate_limit"),
     ] {
         backend.clear();
         assert_eq!(client.post(path, body).await.status, 201);
         assert_eq!(backend.bodies(), [body.as_bytes()]);
     }
-    assert_eq!(
-        client.get("/ojs/v1/rate-limits/k").await.status,
-        404,
-        "a template is no job that waits"
-    );
-    sidecar.stop().await;
+    let named = client.get("/ojs/v1/rate-limits/k").await;
+    assert_eq!(named.status, 404, "a template is no job that waits");
 }
 
 /// It is accepted, and limits nothing: somebody is told.
@@ -132,19 +116,17 @@ async fn the_mirror_of_a_template_is_not_seen() {
     const SHOWN: &str = r#"{"crons":[{"name":"n","job_template":{"type":"t","args":[{"meta":{"ojs.rate_limit.mirror":1}}],"options":{"rate_limit":{"key":"k"}},"meta":{"ojs.rate_limit.mirror":{"policy":{"key":"k"},"at":"options.rate_limit","meta":"added"}}}}]}"#;
     let expected: Value = json!({"crons": [{"name": "n", "job_template":
         {"type": "t", "args": [{"meta": {"ojs.rate_limit.mirror": 1}}], "options": {"rate_limit": {"key": "k"}}}}]});
-    let (_, sidecar, client) = answering(200, SHOWN, "").await;
+    let (_, _sidecar, client) = answering(200, SHOWN, "").await;
     for path in ["/ojs/v1/cron", "/ojs/v1/cron/n", "/ojs/v1/workflows/x"] {
         assert_eq!(client.get(path).await.json(), expected, "{path}");
     }
-    sidecar.stop().await;
 }
 
 /// A backend without these routes says so, as it would without us.
 #[tokio::test(start_paused = true)]
 async fn a_backend_without_the_routes_answers_for_itself() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     for (path, body, _) in bodies(POLICY) {
         assert_eq!(client.post(path, body).await.status, 404, "{path}");
     }
-    pair.stop().await;
 }

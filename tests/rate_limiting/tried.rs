@@ -12,16 +12,20 @@ fn tried(numbers: &str) -> String {
 }
 
 async fn row(sidecar: &Sidecar) -> Value {
-    let state = sidecar.admin().get("/throttle/v1/state").await.json();
+    let state = sidecar.admin().state().await;
     state["shadow"][0].clone()
+}
+
+/// These numbers of a row are so.
+#[track_caller]
+fn is<const N: usize>(row: &Value, names: [&str; N], numbers: [u64; N]) {
+    let found = names.map(|name| &row[name]);
+    assert_eq!(found, numbers, "{names:?}: {row}");
 }
 
 /// Five jobs that run at once, for a second.
 async fn burst(client: &Client) {
-    for _ in 0..5 {
-        let job = json!({"type": "t", "args": [], "options": {"queue": "mail"}});
-        client.enqueue(job).await;
-    }
+    client.enqueue_all(5, &plain("mail")).await;
     let jobs = client.fetch("mail", 5).await;
     assert_eq!(jobs.len(), 5);
     sleep(Duration::from_secs(1)).await;
@@ -42,45 +46,22 @@ async fn what_is_told_is_of_the_numbers_in_force() {
     // Of four that would wait one has started, and three wait still.
     sleep(Duration::from_millis(500)).await;
     let one = row(&sidecar).await;
-    assert_eq!(
-        (&one["started"], &one["waiting"]),
-        (&json!(1), &json!(3)),
-        "{one}"
-    );
-    assert_eq!(one["peak_at_once"], 5, "{one}");
-    let apply = |numbers: &str| {
-        sidecar
-            .reload
-            .apply(settings(&behind.base(), &tried(numbers)))
-    };
+    is(&one, ["started", "waiting", "peak_at_once"], [1, 3, 5]);
+    let next = |numbers: &str| settings(&behind.base(), &tried(numbers));
+    let apply = |numbers: &str| sidecar.reload.apply(next(numbers));
     apply("concurrency = 5\nrate = { limit = 6, period = \"1m\" }");
     // By a number under which nothing waits for a slot.
     sleep(Duration::from_secs(2)).await;
     let one = row(&sidecar).await;
-    for (name, none) in [
-        ("started", 0),
-        ("waited", 0),
-        ("waiting", 0),
-        ("longest_ms", 0),
-    ] {
-        assert_eq!(one[name], none, "{name}: {one}");
-    }
+    is(&one, ["started", "waited", "waiting", "longest_ms"], [0; 4]);
     burst(&client).await;
     burst(&client).await;
     sleep(Duration::from_secs(120)).await;
     let one = row(&sidecar).await;
     assert_eq!(one["waited_for"]["rate"], one["waited"], "{one}");
     assert!(one["waited"].as_u64().unwrap() >= 4, "{one}");
-    assert_eq!(
-        (&one["peak_at_once"], &one["peak_starts"]),
-        (&json!(5), &json!(10)),
-        "{one}"
-    );
-    let why = sidecar
-        .admin()
-        .get("/throttle/v1/why?queue=mail")
-        .await
-        .text();
+    is(&one, ["peak_at_once", "peak_starts"], [5, 10]);
+    let why = sidecar.admin().why("queue=mail").await.to_string();
     for words in [
         "for rate",
         "at most 5 of a key ran at once",
@@ -95,11 +76,7 @@ async fn what_is_told_is_of_the_numbers_in_force() {
     burst(&client).await;
     sleep(Duration::from_secs(1)).await;
     let one = row(&sidecar).await;
-    assert_eq!(
-        (&one["started"], &one["waited"]),
-        (&json!(10), &json!(0)),
-        "{one}"
-    );
+    is(&one, ["started", "waited"], [10, 0]);
     // Metrics never go back.
     let series = "ojs_throttle_shadow_jobs_total{policy=\"p\",verdict=\"started\"}";
     let ever = sidecar.admin().metric(series).await;
@@ -113,10 +90,10 @@ fn jobs(metas: impl Iterator<Item = Value>) -> Vec<String> {
         json!({"type": "t", "args": [], "meta": meta, "options": options})
     };
     let jobs: Vec<Value> = metas.map(job).collect();
-    let batches = jobs.chunks(1_000);
-    batches
-        .map(|jobs| json!({"jobs": jobs}).to_string())
-        .collect()
+    let batches = jobs
+        .chunks(1_000)
+        .map(|jobs| json!({"jobs": jobs}).to_string());
+    batches.collect()
 }
 
 /// Enqueues jobs, has workers take all of them, and says what is told then: the row, and `why`.
@@ -128,7 +105,7 @@ async fn ran(numbers: &str, metas: impl Iterator<Item = Value>) -> (Value, Strin
     }
     while !rig.client.fetch("mail", 1_000).await.is_empty() {}
     sleep(Duration::from_secs(1)).await;
-    let state = rig.admin.get("/throttle/v1/state").await.json();
+    let state = rig.admin.state().await;
     let why = rig.admin.get("/throttle/v1/why?queue=mail").await.text();
     (state["shadow"][0].clone(), why)
 }
@@ -138,11 +115,7 @@ async fn what_really_ran_is_counted_to_its_end() {
     let numbers = "concurrency = 1\nrate = { limit = 1000000, period = \"1h\" }";
     let (one, why) = ran(numbers, (0..10_050).map(|_| json!({}))).await;
     assert_ne!(one["unknown"], 0, "{one}");
-    assert_eq!(
-        (&one["peak_at_once"], &one["peak_starts"]),
-        (&json!(10_050), &json!(10_050)),
-        "{one}"
-    );
+    is(&one, ["peak_at_once", "peak_starts"], [10_050; 2]);
     assert!(!why.contains("or more:"), "{why}");
 }
 
@@ -152,11 +125,7 @@ async fn what_really_ran_is_counted_by_cost_and_of_so_many_keys() {
     let numbers = numbers.to_owned() + "\nkey = \"k:{meta.k}\"";
     let metas = (0..10_003).map(|nth| json!({"k": nth, "n": if nth == 0 { 20_000 } else { 1 }}));
     let (one, why) = ran(&numbers, metas).await;
-    assert_eq!(
-        (&one["peak_starts"], &one["peak_unfollowed"]),
-        (&json!(20_000), &json!(3)),
-        "{one}"
-    );
+    is(&one, ["peak_starts", "peak_unfollowed"], [20_000, 3]);
     let words = "20000 started in 1h, or more: 3 jobs were of keys beyond";
     assert!(why.contains(words), "{why}");
 }

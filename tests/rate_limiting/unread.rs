@@ -46,18 +46,15 @@ async fn hands(client: &Client) -> Result<Vec<String>, String> {
         return Err(error.text_of("message").unwrap().into_owned());
     }
     let jobs = whole.get("jobs").expect("unread").items();
-    Ok(jobs
-        .map(|job| job.text_of("id").unwrap().into_owned())
-        .collect())
+    let ids = jobs.map(|job| job.text_of("id").unwrap().into_owned());
+    Ok(ids.collect())
 }
 
 /// How many times the backend carried out an ACK.
 fn acked(backend: &Behind) -> usize {
-    let ledger = backend.ledger();
-    ledger
-        .iter()
-        .filter(|(_, event)| event.kind == EventKind::Acked)
-        .count()
+    let ledger = backend.ledger().into_iter();
+    let acked = ledger.filter(|(_, event)| event.kind == EventKind::Acked);
+    acked.count()
 }
 
 /// Works until the backend has so many ACKs; never are two jobs of the key out.
@@ -75,6 +72,16 @@ async fn one_after_the_other(client: &Client, backend: &Behind, ends: usize, wha
     }
 }
 
+/// A backend with three jobs, and a sidecar that did not see them come.
+async fn with_three(config: &str, limit: &Value) -> (Behind, Sidecar) {
+    let (net, backend) = behind().await;
+    let first = fresh(&net, &backend, config).await;
+    first.client().enqueue_all(3, &job(limit)).await;
+    first.stop().await;
+    let sidecar = fresh(&net, &backend, config).await;
+    (backend, sidecar)
+}
+
 /// Jobs limited by the file, and jobs that bring their limit to a sidecar that has never heard of it.
 fn cases() -> [(&'static str, Value); 2] {
     [
@@ -87,13 +94,7 @@ fn cases() -> [(&'static str, Value); 2] {
 async fn a_reply_that_is_packed_unasked_is_read_like_any_other() {
     for (config, limit) in cases() {
         for dress in Dress::READ {
-            let (net, backend) = behind().await;
-            let first = fresh(&net, &backend, config).await;
-            for _ in 0..3 {
-                first.client().enqueue(job(&limit)).await;
-            }
-            first.stop().await;
-            let sidecar = fresh(&net, &backend, config).await;
+            let (backend, sidecar) = with_three(config, &limit).await;
             backend.often(Op::Fetch, 1.0, Wrong::Comes(dress));
             one_after_the_other(&sidecar.client(), &backend, 3, dress).await;
             sidecar.stop().await;
@@ -105,13 +106,7 @@ async fn a_reply_that_is_packed_unasked_is_read_like_any_other() {
 async fn a_reply_that_cannot_be_read_goes_to_nobody_and_its_jobs_come_again() {
     for (config, limit) in cases() {
         for (dress, word) in Dress::UNREAD {
-            let (net, backend) = behind().await;
-            let first = fresh(&net, &backend, config).await;
-            for _ in 0..3 {
-                first.client().enqueue(job(&limit)).await;
-            }
-            first.stop().await;
-            let sidecar = fresh(&net, &backend, config).await;
+            let (backend, sidecar) = with_three(config, &limit).await;
             backend.next(Op::Fetch, 1, Wrong::Comes(dress));
             let refused = hands(&sidecar.client()).await;
             let why = refused.expect_err(&format!("{dress:?} with {config:?} starts"));
@@ -133,9 +128,7 @@ async fn whatever_else_is_packed_is_read_too() {
         backend.often(Op::Any, 1.0, Wrong::Comes(dress));
         let first = fresh(&net, &backend, &bound).await;
         let client = first.client();
-        for _ in 0..3 {
-            client.enqueue(job(&json!(null))).await;
-        }
+        client.enqueue_all(3, &job(&json!(null))).await;
         let full = client.post("/ojs/v1/jobs", job(&json!(null)).to_string());
         assert_eq!(full.await.status, 429, "{dress:?}");
         let running = hands(&client).await.unwrap().concat();
@@ -165,6 +158,7 @@ async fn numbers_that_no_double_holds_are_refused_at_enqueue() {
     let digits = "9".repeat(400);
     let job = |args: &str, rest: &str| format!(r#"{{"type":"t","args":[{args}]{rest}}}"#);
     let options = r#","options":{"queue":"mail"}"#;
+    let meta = r#","meta":{"rate_limit":{"key":"k","concurrency":1}}"#;
     for number in [
         "1e400",
         "-1E+309",
@@ -173,11 +167,7 @@ async fn numbers_that_no_double_holds_are_refused_at_enqueue() {
         "NaN",
         "-Infinity",
     ] {
-        for rest in [
-            "",
-            options,
-            r#","meta":{"rate_limit":{"key":"k","concurrency":1}}"#,
-        ] {
+        for rest in ["", options, meta] {
             let one = job(number, rest);
             let batch = format!(r#"{{"jobs":[{one}]}}"#);
             let cron = format!(r#"{{"name":"n","expression":"0 3 * * *","job_template":{one}}}"#);
@@ -198,5 +188,4 @@ async fn numbers_that_no_double_holds_are_refused_at_enqueue() {
         let reply = client.post("/ojs/v1/jobs", job(&small, rest)).await;
         assert_eq!(reply.status, 201, "{}", reply.text());
     }
-    sidecar.stop().await;
 }

@@ -36,7 +36,7 @@ async fn through_failing<F: Future<Output = ()> + Send + 'static>(
     fails: impl Fn(ojs_throttle::net::Stream) -> F + Send + 'static,
     path: &str,
     body: &str,
-) -> crate::sidecar::client::Reply {
+) -> Reply {
     let net = Net::Sim(sim::Network::default());
     let (mut listener, base) = bind(&net).await;
     tokio::spawn(async move {
@@ -45,9 +45,7 @@ async fn through_failing<F: Future<Output = ()> + Send + 'static>(
         }
     });
     let sidecar = Start::before(&net, &base, "").start().await;
-    let reply = Client::new(&net, sidecar.addr)
-        .post(path, body.to_owned())
-        .await;
+    let reply = sidecar.client().post(path, body.to_owned()).await;
     sidecar.stop().await;
     reply
 }
@@ -74,9 +72,8 @@ async fn an_enqueue_in_doubt_is_500_and_not_retryable() {
         };
         let cut = |mut stream: ojs_throttle::net::Stream| async move {
             let _ = stream.read(&mut [0; 4096]).await;
-            let _ = stream
-                .write_all(b"HTTP/1.1 201 Created\r\nContent-Length: 50\r\n\r\n{\"job\"")
-                .await;
+            let half = b"HTTP/1.1 201 Created\r\nContent-Length: 50\r\n\r\n{\"job\"";
+            let _ = stream.write_all(half).await;
         };
         let silent = |mut stream: ojs_throttle::net::Stream| async move {
             let _ = stream.read(&mut [0; 4096]).await;
@@ -87,9 +84,8 @@ async fn an_enqueue_in_doubt_is_500_and_not_retryable() {
             through_failing(cut, path, body).await,
             through_failing(silent, path, body).await,
         ] {
-            assert_eq!(reply.status, 500, "{body}: {}", reply.text());
-            assert_eq!(reply.json()["error"]["retryable"], false);
-            assert_eq!(reply.json()["error"]["code"], "in_doubt");
+            let error = reply.refuses(500, "in_doubt", body);
+            assert_eq!(error["retryable"], false);
             assert!(reply.headers.get("retry-after").is_none());
         }
     }
@@ -109,31 +105,17 @@ async fn a_backend_that_is_down_is_502() {
         ("/ojs/v1/workers/fetch", &fetch),
     ] {
         let reply = client.post(path, body.to_owned()).await;
-        assert_eq!(
-            (reply.status, &reply.json()["error"]["code"]),
-            (502, &json!("backend_unreachable")),
-            "{path}"
-        );
-        let after: u64 = reply.headers["retry-after"]
-            .to_str()
-            .unwrap()
-            .parse()
-            .unwrap();
+        reply.refuses(502, "backend_unreachable", path);
+        let after = reply.headers["retry-after"].to_str().unwrap();
+        let after: u64 = after.parse().unwrap();
         assert!((1..=30).contains(&after));
     }
-    assert_eq!(
-        client.get("/ojs/v1/rate-limits/k").await.status,
-        404,
-        "a job that was not stored names no key"
-    );
+    let named = client.get("/ojs/v1/rate-limits/k").await;
+    assert_eq!(named.status, 404, "a job that was not stored names no key");
     let beat = json!({"worker_id": "w", "active_jobs": []}).to_string();
     let reply = client.post("/ojs/v1/workers/heartbeat", beat).await;
-    assert_eq!(
-        (reply.status, &reply.json()["state"]),
-        (200, &json!("active")),
-        "a heartbeat never fails"
-    );
-    sidecar.stop().await;
+    assert_eq!(reply.status, 200, "a heartbeat never fails");
+    assert_eq!(reply.json()["state"], "active");
 }
 
 /// How many FETCHes a backend was sent.
@@ -149,7 +131,7 @@ const KEYED: &str = "[[policy]]\nname = \"p\"\nkey = \"k:{meta.t}\"\nconcurrency
 /// A queue that is named again and again is asked about once, and there is an end to how many are named.
 #[tokio::test(start_paused = true)]
 async fn a_fetch_costs_the_backend_one_question_a_queue() {
-    let (backend, sidecar, client) = answering(200, NO_JOBS, KEYED).await;
+    let (backend, _sidecar, client) = answering(200, NO_JOBS, KEYED).await;
     let asks = |queues: Vec<String>| {
         let body = json!({"queues": queues, "count": 1}).to_string();
         client.post("/ojs/v1/workers/fetch", body)
@@ -166,7 +148,6 @@ async fn a_fetch_costs_the_backend_one_question_a_queue() {
     let before = fetches(&backend);
     assert_eq!(asks(names(1_000)).await.status, 200);
     assert_eq!(fetches(&backend) - before, 1_000);
-    sidecar.stop().await;
 }
 
 /// What a FETCH would still claim is claimed for nobody once its worker has hung up; until then each of its queues
@@ -174,41 +155,29 @@ async fn a_fetch_costs_the_backend_one_question_a_queue() {
 #[tokio::test(start_paused = true)]
 async fn a_fetch_asks_no_more_when_its_worker_has_gone() {
     let slow = Duration::from_millis(100);
-    let (backend, sidecar, client) = answering_after(slow, 200, NO_JOBS, KEYED).await;
+    let (backend, _sidecar, client) = answering_after(slow, 200, NO_JOBS, KEYED).await;
     let queues: Vec<String> = (0..30).map(|nth| format!("q{nth}")).collect();
     let body = json!({"queues": queues, "count": 1}).to_string();
     let reply = client.post("/ojs/v1/workers/fetch", body.clone()).await;
     assert_eq!((reply.text().as_str(), fetches(&backend)), (NO_JOBS, 30));
-    let mut stream = client
-        .net
-        .connect("127.0.0.1", client.addr.port())
-        .await
-        .unwrap();
-    let head = format!(
-        "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: sidecar\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream
-        .write_all(format!("{head}{body}").as_bytes())
-        .await
-        .unwrap();
+    let stream = client.net.connect("127.0.0.1", client.addr.port());
+    let mut stream = stream.await.unwrap();
+    let head = format!("Host: sidecar\r\nContent-Length: {}", body.len());
+    let request = format!("POST /ojs/v1/workers/fetch HTTP/1.1\r\n{head}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).await.unwrap();
     tokio::time::sleep(3 * slow / 2).await;
     drop(stream);
     tokio::time::sleep(60 * slow).await;
     let more = fetches(&backend) - 30;
     assert!((1..=3).contains(&more), "{more}");
-    sidecar.stop().await;
 }
 
 /// Who would have jobs claimed past everything that limits what is held is told why not; where nothing is limited
 /// the backend reads its FETCHes itself.
 #[tokio::test(start_paused = true)]
 async fn a_fetch_that_cannot_be_read_is_refused_where_there_are_limits() {
-    let deep = format!(
-        "{{\"queues\":[\"q\"],\"x\":{}1{}}}",
-        "[".repeat(70),
-        "]".repeat(70)
-    );
+    let deep = ["[".repeat(70), "1".into(), "]".repeat(70)].concat();
+    let deep = format!(r#"{{"queues":["q"],"x":{deep}}}"#);
     for body in [
         r#"{"queues":["q",null],"count":2000}"#,
         r#"{"queues":["\ud800"],"count":2000}"#,
@@ -225,23 +194,19 @@ async fn a_fetch_that_cannot_be_read_is_refused_where_there_are_limits() {
             let reply = client.post(path, body.to_owned()).await;
             assert_eq!((reply.status, fetches(&backend)), (status, sent), "{body}");
             if status == 400 {
-                let error = reply.json()["error"].clone();
-                assert_eq!(error["code"], "invalid_request");
+                let error = reply.refuses(400, "invalid_request", body);
                 assert!(error["message"].as_str().unwrap().contains("`queues`"));
             }
             sidecar.stop().await;
         }
     }
     // What is no JSON is the backend's to refuse.
-    let (backend, sidecar, client) = answering(400, "{}", KEYED).await;
-    for (nth, body) in [r#"{"queues":["q"],"count":2000 x"#, "", "x {}"]
-        .into_iter()
-        .enumerate()
-    {
+    let (backend, _sidecar, client) = answering(400, "{}", KEYED).await;
+    let bodies = [r#"{"queues":["q"],"count":2000 x"#, "", "x {}"];
+    for (nth, body) in bodies.into_iter().enumerate() {
         let reply = client.post("/ojs/v1/workers/fetch", body).await;
         assert_eq!((reply.status, fetches(&backend)), (400, nth + 1), "{body}");
     }
-    sidecar.stop().await;
 }
 
 /// A job that stands several times in a reply is one job: it goes out once, with one slot.
@@ -254,25 +219,18 @@ async fn an_id_that_comes_several_times_goes_out_once() {
         let reply = json!({"jobs": jobs}).to_string();
         let limits = "[[policy]]\nname = 'p'\nkey = 'k'\nconcurrency = 100\n";
         let given = Arc::<AtomicBool>::default();
-        let (_backend, sidecar, client) = answering_by(Duration::ZERO, limits, move |head| {
+        let says = move |head: &http::request::Parts| {
             let first = head.uri.path().ends_with("/fetch") && !given.swap(true, Relaxed);
-            (
-                200,
-                if first {
-                    reply.clone()
-                } else {
-                    NO_JOBS.to_owned()
-                }
-                .into(),
-            )
-        })
-        .await;
+            let body = if first { &*reply } else { NO_JOBS };
+            (200, body.to_owned().into())
+        };
+        let (_backend, sidecar, client) = answering_by(Duration::ZERO, limits, says).await;
         let fetch = json!({"queues": ["q"], "count": times + 1, "worker_id": "w"}).to_string();
         let got = client.post("/ojs/v1/workers/fetch", fetch).await.json();
         let mut got = got["jobs"].as_array().unwrap().clone();
         got.sort_by_key(|job| job["id"].to_string());
         assert_eq!(got, [job(0, "other"), job(times - 1, "same")]);
-        let key = client.get("/ojs/v1/rate-limits/k").await.json();
+        let key = client.inspect("k").await;
         assert_eq!(key["active"], 2, "{key}");
         sidecar.stop().await;
     }

@@ -1,6 +1,8 @@
 //! `Via` (RFC 9110, 7.6.3): every message that crosses says so, and one that comes round again is stopped. And an
 //! upstream that is none.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::prelude::*;
 use crate::sidecar::answering::{answering_as, answering_by, bind};
 
@@ -14,7 +16,7 @@ fn via(headers: &http::HeaderMap) -> Vec<&str> {
 async fn what_crosses_says_through_whom_and_keeps_what_stood_there() {
     let limit = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
     let says = |_: &http::request::Parts| (200, Bytes::from_static(b"{\"jobs\":[]}"));
-    let (behind, sidecar, client) = answering_by(Duration::ZERO, limit, says).await;
+    let (behind, _sidecar, client) = answering_by(Duration::ZERO, limit, says).await;
     let fetch = r#"{"queues":["q"],"count":1,"worker_id":"w"}"#;
     let free = r#"{"queues":["free"],"count":1,"worker_id":"w"}"#;
     for (method, path, body) in [
@@ -36,14 +38,9 @@ async fn what_crosses_says_through_whom_and_keeps_what_stood_there() {
         };
         assert!(ours.is_some_and(|name| name.len() >= 8), "{path}: {ours:?}");
         // A FETCH of limited queues is answered by the sidecar itself.
-        let want: &[&str] = if body == fetch {
-            &[]
-        } else {
-            &["1.1 ojs-throttle"]
-        };
+        let want = &["1.1 ojs-throttle"][usize::from(body == fetch)..];
         assert_eq!(via(&reply.headers), want, "{path}");
     }
-    sidecar.stop().await;
 }
 
 /// A sidecar whose upstream leads back to it, as through a service of the same name.
@@ -66,14 +63,11 @@ async fn a_request_that_comes_round_again_is_stopped() {
         (Method::POST, "/ojs/v1/jobs", r#"{"type":"t","args":[]}"#),
     ] {
         let reply = sidecar.client().send(method, path, &[], body).await;
-        assert_eq!(reply.status, 508, "{path}: {}", reply.text());
-        let error = reply.json()["error"].clone();
-        assert_eq!(error["code"], "loop_detected", "{path}: {error}");
+        let error = reply.refuses(508, "loop_detected", path);
         assert_eq!(error["retryable"], false, "{path}: {error}");
         assert!(error["hint"].as_str().unwrap().contains("server.upstream"));
     }
     unready(&sidecar, "this sidecar itself").await;
-    sidecar.stop().await;
 }
 
 /// Waits until the sidecar is not ready, and says why.
@@ -102,11 +96,9 @@ async fn a_sidecar_before_what_speaks_no_ojs_is_not_ready_until_it_does() {
         (503, "<html>", ""),
         (200, manifest, ""),
     ] {
-        let is_mended = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let is_mended = Arc::new(AtomicBool::new(false));
         let mended = Arc::clone(&is_mended);
-        let says = move |_: &http::request::Parts| match mended
-            .load(std::sync::atomic::Ordering::SeqCst)
-        {
+        let says = move |_: &http::request::Parts| match mended.load(Ordering::SeqCst) {
             true => (200, Bytes::from_static(manifest.as_bytes())),
             false => (status, Bytes::from_static(body.as_bytes())),
         };
@@ -115,15 +107,12 @@ async fn a_sidecar_before_what_speaks_no_ojs_is_not_ready_until_it_does() {
         client.get("/any").await;
         if !why.is_empty() {
             unready(&sidecar, why).await;
-            is_mended.store(true, std::sync::atomic::Ordering::SeqCst);
+            is_mended.store(true, Ordering::SeqCst);
             sleep(Duration::from_secs(10)).await;
         }
         let page = sidecar.admin().get("/readyz").await;
-        assert_eq!(
-            (page.status, &*page.text()),
-            (200, "ready\n"),
-            "{status} {body}"
-        );
+        let ready = (page.status, &*page.text());
+        assert_eq!(ready, (200, "ready\n"), "{status} {body}");
         sidecar.stop().await;
     }
 }
@@ -138,5 +127,4 @@ async fn an_admin_port_as_the_upstream_is_named() {
     wrong.client().get("/any").await;
     unready(&wrong, "admin port").await;
     wrong.stop().await;
-    pair.stop().await;
 }

@@ -1,20 +1,14 @@
 //! `waiting_count` (10.1): what of it is known, and that it goes down again.
 
 use super::prelude::*;
-use crate::sidecar::simulated::Pair;
 
 const BILLING: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = [\"billing\", \"refunds\"] }\nconcurrency = 2\n\
     [[policy]]\nname = \"by-type\"\nmatch = { type = \"x\" }\nkey = \"t:{meta.t}\"\nconcurrency = 1\n";
 
 async fn waiting(client: &Client, key: &str) -> u64 {
-    let seen = client.get(&format!("/ojs/v1/rate-limits/{key}")).await;
-    let seen = seen.json();
+    let seen = client.inspect(key).await;
     assert_eq!(seen["waiting"], seen["waiting_count"], "{seen}");
     seen["waiting_count"].as_u64().unwrap()
-}
-
-fn plain(queue: &str) -> Value {
-    json!({"type": "charge", "args": [], "options": {"queue": queue}})
 }
 
 fn brought(priority: i32) -> Value {
@@ -29,9 +23,7 @@ async fn of_a_key_that_covers_queues_all_their_jobs_wait() {
         let name = lax.name;
         let (pair, client) = simulated(lax, BILLING).await;
         assert_eq!(waiting(&client, "stripe").await, 0, "{name}");
-        for _ in 0..4 {
-            client.enqueue(plain("billing")).await;
-        }
+        client.enqueue_all(4, &plain("billing")).await;
         for queue in ["refunds", "refunds", "refunds", "other"] {
             client.enqueue(plain(queue)).await;
         }
@@ -54,30 +46,26 @@ async fn of_a_key_that_covers_queues_all_their_jobs_wait() {
 /// The same of a queue's own limits.
 #[tokio::test(start_paused = true)]
 async fn of_a_queue_with_limits_all_its_jobs_wait() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let path = "/ojs/v1/admin/queues/q/rate-limit";
-    for _ in 0..5 {
-        client.enqueue(plain("q")).await;
-    }
+    client.enqueue_all(5, &plain("q")).await;
     let shown = client.set(path, json!({"concurrency": 2})).await;
     assert_eq!(shown["waiting_count"], 5, "{shown}");
     assert_eq!(client.fetch("q", 9).await.len(), 2);
     let shown = client.get(path).await.json();
     assert_eq!(shown["waiting_count"], 3, "{shown}");
-    pair.stop().await;
 }
 
 /// Of a key that a backend knows nothing of: those that are held, and those of which it is known that they
 /// wait, until they are seen to leave.
 #[tokio::test(start_paused = true)]
 async fn jobs_that_left_wait_no_longer() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let first = client.enqueue(brought(10)).await;
     let second = client.enqueue(brought(0)).await;
     client.enqueue(brought(0)).await;
     assert_eq!(waiting(&client, "k").await, 3);
-    let gone = client.delete(&format!("/ojs/v1/jobs/{second}")).await;
-    assert_eq!(gone.status, 200, "{}", gone.text());
+    client.cancel(&second).await;
     assert_eq!(waiting(&client, "k").await, 2, "one was cancelled");
 
     // One that fails waits again, and is the same one.
@@ -90,12 +78,11 @@ async fn jobs_that_left_wait_no_longer() {
         sleep(Duration::from_secs(30)).await;
         assert_eq!(waiting(&client, "k").await, 3);
     }
-    pair.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_counts_once_and_from_its_time_on() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (_pair, client) = simulated(Lax::spec(), "").await;
     let limits = json!({"key": "k", "concurrency": 1});
     let twice = json!({"type": "t", "args": [], "rate_limit": limits,
         "options": {"queue": "q", "rate_limit": limits}});
@@ -108,7 +95,6 @@ async fn a_job_counts_once_and_from_its_time_on() {
     assert_eq!(reply.status, 201, "{}", reply.text());
     sleep(Duration::from_secs(1)).await;
     assert_eq!(waiting(&client, "k").await, 3);
-    pair.stop().await;
 }
 
 /// Jobs that were held and went back wait in the backend, whose limits they were; and what leaves there
@@ -116,22 +102,17 @@ async fn a_job_counts_once_and_from_its_time_on() {
 #[tokio::test(start_paused = true)]
 async fn jobs_that_were_given_back_wait_on() {
     let config = format!("{BILLING}[hold]\nidle = \"1s\"\n");
-    let net = Net::Sim(sim::Network::default());
-    let pair = Pair::start(net.clone(), Lax::postgres(), &config).await;
-    let client = Client::new(&net, pair.sidecar.addr);
-    let keyed = || json!({"type": "x", "args": [], "meta": {"t": "a"}, "options": {"queue": "q"}});
-    for _ in 0..4 {
-        client.enqueue(keyed()).await;
-    }
+    let (pair, client) = simulated(Lax::postgres(), &config).await;
+    let keyed = json!({"type": "x", "args": [], "meta": {"t": "a"}, "options": {"queue": "q"}});
+    client.enqueue_all(4, &keyed).await;
     assert_eq!(client.fetch("q", 4).await.len(), 1);
     assert_eq!(waiting(&client, "t:a").await, 3, "they are held");
     sleep(Duration::from_secs(5)).await;
     let stats = client.get("/ojs/v1/queues/q/stats").await.json();
     assert_eq!(waiting(&client, "t:a").await, 3, "{stats}");
     // Around the sidecar.
-    let direct = Client::new(&net, pair.behind.addr);
+    let direct = Client::new(&client.net, pair.behind.addr);
     assert_eq!(direct.fetch("q", 2).await.len(), 2);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(waiting(&client, "t:a").await, 1);
-    pair.stop().await;
 }

@@ -3,7 +3,7 @@
 use ojs_throttle::policy::subqueue::Spread;
 
 use super::prelude::*;
-use crate::backpressure::depth::logged;
+use crate::harness::lines::Lines;
 use crate::sidecar::settings;
 
 /// The eight causes for which jobs were seen not to start: what stages each, what is asked, and the words of the answer.
@@ -25,10 +25,7 @@ throttle = { limit = 1, period = \"20s\" }
 ";
 
 async fn why(rig: &Rig, question: &str) -> Value {
-    let path = format!("/throttle/v1/why?{question}");
-    let reply = rig.admin.get(&path).await;
-    assert_eq!(reply.status, 200, "{path}: {}", reply.text());
-    reply.json()
+    rig.admin.why(question).await
 }
 
 fn says(answer: &Value, member: &str, words: &str) {
@@ -37,12 +34,8 @@ fn says(answer: &Value, member: &str, words: &str) {
 }
 
 async fn queued(rig: &Rig, queue: &str, jobs: usize) -> Vec<String> {
-    let mut all = Vec::new();
-    for _ in 0..jobs {
-        let job = json!({"type": "charge", "args": [], "options": {"queue": queue}});
-        all.push(rig.client.enqueue(job).await);
-    }
-    all
+    let job = json!({"type": "charge", "args": [], "options": {"queue": queue}});
+    rig.client.enqueue_all(jobs, &job).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,12 +57,9 @@ async fn slots_that_are_full_are_shown_with_who_has_them() {
         assert_eq!(limit["policy"], "stripe");
         assert_eq!(limit["state"]["concurrency"]["active"], 2);
         let slots = limit["slots"].as_array().unwrap();
-        let has = |job: &Value| {
-            slots
-                .iter()
-                .any(|slot| slot["job"] == *job && slot["worker"] == "w")
-        };
-        assert!(out.iter().all(|job| has(&job["id"])), "{answer}");
+        let with_w = slots.iter().filter(|slot| slot["worker"] == "w");
+        let has: Vec<&Value> = with_w.map(|slot| &slot["job"]).collect();
+        assert!(out.iter().all(|job| has.contains(&&job["id"])), "{answer}");
         // Too few jobs have ended for a forecast.
         assert!(answer["next_start"].is_null() && answer.get("next_start_p50").is_none());
         says(&answer, "next_start_unknown", "needs 20");
@@ -78,19 +68,15 @@ async fn slots_that_are_full_are_shown_with_who_has_them() {
     assert_eq!(shown["limited_by"], "concurrency");
     assert!(shown["next_start"].is_null());
     let answer = why(&rig, &format!("job={}", jobs[0])).await;
-    says(
-        &answer,
-        "why",
-        "the job runs: worker \"w\" has it since 2026-02-13T12:00:00",
-    );
+    let words = "the job runs: worker \"w\" has it since 2026-02-13T12:00:00";
+    says(&answer, "why", words);
     assert_eq!(answer["job"]["state"], "running");
 }
 
 #[tokio::test(start_paused = true)]
 async fn of_many_slots_it_is_said_how_many_are_not_shown() {
-    let rig =
-        Rig::with("[[policy]]\nname = \"wide\"\nmatch = { queue = \"wide\" }\nconcurrency = 150\n")
-            .await;
+    let wide = "[[policy]]\nname = \"wide\"\nmatch = { queue = \"wide\" }\nconcurrency = 150\n";
+    let rig = Rig::with(wide).await;
     queued(&rig, "wide", 120).await;
     let mut out = 0;
     while out < 120 {
@@ -128,14 +114,11 @@ async fn a_pause_over_http_names_who_and_why() {
     let rig = Rig::with(CONFIG).await;
     queued(&rig, "billing", 1).await;
     let pause = json!({"concurrency": 0, "reason": "incident 7", "by": "ana"});
-    rig.client.set("/ojs/v1/rate-limits/stripe", pause).await;
+    rig.client.limit("stripe", pause).await;
     assert!(rig.client.fetch("billing", 1).await.is_empty());
     let answer = why(&rig, "queue=billing").await;
-    says(
-        &answer,
-        "why",
-        "key \"stripe\" is paused: its concurrency is 0; set by hand by \"ana\" because \"incident 7\"",
-    );
+    let words = "key \"stripe\" is paused: its concurrency is 0; set by hand by \"ana\" because \"incident 7\"";
+    says(&answer, "why", words);
     says(&answer, "do", "`ojs-throttle resume stripe`");
 }
 
@@ -146,25 +129,21 @@ async fn an_override_that_binds_is_named_and_what_takes_it_away() {
     queued(&rig, "billing", 3).await;
     let set = json!({"concurrency": 1, "reason": "incident 7", "by": "ana",
         "expires_at": "2026-02-13T13:00:00Z"});
-    rig.client.set("/ojs/v1/rate-limits/stripe", set).await;
+    rig.client.limit("stripe", set).await;
     assert_eq!(rig.client.fetch("billing", 3).await.len(), 1);
     let answer = why(&rig, "queue=billing").await;
     let words = "1 of 1 slots of key \"stripe\" are taken; set by hand by \"ana\" because \"incident 7\" \
         until 2026-02-13T13:00:00";
     says(&answer, "why", words);
     says(&answer, "do", "`ojs-throttle clear stripe`");
-    assert!(
-        !answer["do"].as_str().unwrap().contains("in the file"),
-        "{answer}"
-    );
+    let todo = answer["do"].as_str().unwrap();
+    assert!(!todo.contains("in the file"), "{answer}");
 }
 
 /// Which keys are in front, how many are held, and how many wait behind.
 #[tokio::test(start_paused = true)]
 async fn a_full_lookahead_names_the_keys_in_front() {
-    let config = "[hold]\nmax = 4\n[[policy]]\nname = \"tenants\"\nmatch = { queue = \"crm\" }\n\
-        key = \"{meta.tenant_id}\"\nconcurrency = 1\n";
-    let rig = Rig::with(config).await;
+    let rig = Rig::with(TENANTS).await;
     for tenant in ["a", "a", "a", "b", "b", "a", "a", "free"] {
         of_tenant(&rig, "crm", tenant).await;
     }
@@ -173,22 +152,18 @@ async fn a_full_lookahead_names_the_keys_in_front() {
     let answer = why(&rig, "queue=crm").await;
     let words = "the lookahead of queue \"crm\" is full: 3 jobs are held for ";
     says(&answer, "why", words);
-    says(
-        &answer,
-        "why",
-        "key \"a\" (2), key \"b\" (1), and 3 jobs wait behind them",
-    );
-    says(
-        &answer,
-        "do",
-        "write subqueues = true into the [[queue]] of name = \"crm\"",
-    );
+    let words = "key \"a\" (2), key \"b\" (1), and 3 jobs wait behind them";
+    says(&answer, "why", words);
+    let words = "write subqueues = true into the [[queue]] of name = \"crm\"";
+    says(&answer, "do", words);
     says(&answer, "do", "or write max = 100 into [hold]: a kill");
     assert!(answer["next_start"].is_null(), "{answer}");
-    assert_eq!(
-        rig.metric("ojs_throttle_lookahead_full_queues").await,
-        Some(1.0)
-    );
+    assert_eq!(full_lookaheads(&rig).await, Some(1.0));
+}
+
+/// How many queues have a full lookahead, by the page of metrics.
+async fn full_lookaheads(rig: &Rig) -> Option<f64> {
+    rig.metric("ojs_throttle_lookahead_full_queues").await
 }
 
 const TENANTS: &str = "[hold]\nmax = 4\n[[policy]]\nname = \"tenants\"\nmatch = { queue = \"crm\" }\n\
@@ -197,11 +172,9 @@ const TENANTS: &str = "[hold]\nmax = 4\n[[policy]]\nname = \"tenants\"\nmatch = 
 /// Nobody who looks at the log alone misses why free jobs do not start, and no log is filled by it.
 #[tokio::test(start_paused = true)]
 async fn a_lookahead_that_fills_is_told_once_an_episode_with_what_to_paste() {
-    let (_guard, log) = logged();
+    let (log, _logged) = Lines::listen();
     let rig = Rig::with(TENANTS).await;
-    for _ in 0..9 {
-        of_tenant(&rig, "crm", "a").await;
-    }
+    of_tenant_all(&rig, 9, "crm", "a").await;
     let behind = of_tenant(&rig, "crm", "b").await;
     assert_eq!(rig.client.fetch("crm", 1).await.len(), 1);
     for _ in 0..3 {
@@ -220,16 +193,9 @@ async fn a_lookahead_that_fills_is_told_once_an_episode_with_what_to_paste() {
     }
     assert_eq!(log.with("lookahead_full").len(), 2);
     let lines = log.with("lookahead_full");
-    for words in [
-        "WARN",
-        "queue=\"crm\"",
-        "held=3",
-        "key \\\"a\\\" (3)",
-        "6 jobs wait",
-        "subqueues = true",
-        "[[queue]]",
-        "max = 100",
-    ] {
+    let words =
+        r#"WARN|queue="crm"|held=3|key \"a\" (3)|6 jobs wait|subqueues = true|[[queue]]|max = 100"#;
+    for words in words.split('|') {
         assert!(lines[0].contains(words), "{words}: {}", lines[0]);
     }
 }
@@ -239,16 +205,10 @@ async fn a_lookahead_that_fills_is_told_once_an_episode_with_what_to_paste() {
 async fn in_a_subqueue_a_job_waits_behind_the_head_of_its_key() {
     let config = format!("{TENANTS}[[queue]]\nname = \"crm\"\nsubqueues = true\n");
     let rig = Rig::with(&config).await;
-    let mut of_a = Vec::new();
-    for _ in 0..9 {
-        of_a.push(of_tenant(&rig, "crm", "a").await);
-    }
+    let of_a = of_tenant_all(&rig, 9, "crm", "a").await;
     let unseen = why(&rig, &format!("job={}", of_a[8])).await;
-    says(
-        &unseen,
-        "why",
-        "the job waits in a subqueue of queue \"crm\"",
-    );
+    let words = "the job waits in a subqueue of queue \"crm\"";
+    says(&unseen, "why", words);
     assert!(!unseen.to_string().contains("may start now"), "{unseen}");
     assert_eq!(unseen["job"]["queue"], "crm");
     let mut started = 0;
@@ -263,21 +223,15 @@ async fn in_a_subqueue_a_job_waits_behind_the_head_of_its_key() {
     says(&answer, "why", "queue \"crm\", behind the head of its key");
     says(&answer, "why", "1 of 1 slots of key \"a\" are taken");
     let of_queue = why(&rig, "queue=crm").await;
-    let state = rig.admin.get("/throttle/v1/state").await.json();
+    let state = rig.admin.state().await;
     assert_eq!(state["queues"]["rows"][0]["waiting"], 8, "{state}");
     for text in [&answer, &of_queue] {
         let text = text.to_string();
-        assert!(!text.contains("may start now"), "{text}");
-        assert!(
-            !text.contains("lookahead") && !text.contains("ojst"),
-            "{text}"
-        );
-        assert!(!text.contains("has no job"), "{text}");
+        for words in ["may start now", "lookahead", "ojst", "has no job"] {
+            assert!(!text.contains(words), "{text}");
+        }
     }
-    assert_eq!(
-        rig.metric("ojs_throttle_lookahead_full_queues").await,
-        Some(0.0)
-    );
+    assert_eq!(full_lookaheads(&rig).await, Some(0.0));
 }
 
 /// Where all jobs wait for the queue's own limit, none behind them could start.
@@ -299,10 +253,7 @@ async fn a_full_hold_before_a_throttle_is_no_full_lookahead() {
     }
     assert!(answer["queue"]["held_here"].as_u64() > Some(0), "{answer}");
     says(&answer, "why", "queue \"mail\" spaces its starts");
-    assert_eq!(
-        rig.metric("ojs_throttle_lookahead_full_queues").await,
-        Some(0.0)
-    );
+    assert_eq!(full_lookaheads(&rig).await, Some(0.0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -335,10 +286,8 @@ async fn a_job_that_would_come_is_asked_about_by_type_and_meta() {
         assert_eq!(answer["limits"][0]["policy"], "per-customer");
     }
     let queue = why(&rig, "queue=default").await;
-    assert_eq!(
-        queue["queue"]["keys_by_job"][0],
-        "per-customer: crm:{meta.tenant_id}"
-    );
+    let keys = &queue["queue"]["keys_by_job"][0];
+    assert_eq!(keys, "per-customer: crm:{meta.tenant_id}");
     assert_eq!(queue["queue"]["held_here"], 1);
 }
 
@@ -357,10 +306,8 @@ async fn a_throttle_starts_when_it_is_said_to() {
             sleep(Duration::from_millis(5)).await;
         }
         let started = rig.after_noon();
-        assert!(
-            (started - said).abs() <= 0.05,
-            "said {said}, started {started}"
-        );
+        let off = (started - said).abs();
+        assert!(off <= 0.05, "said {said}, started {started}");
     }
 }
 
@@ -369,23 +316,14 @@ async fn jobs_of_other_credentials_are_told_of() {
     let rig = Rig::with(CONFIG).await;
     let limited = json!({"key": "k", "concurrency": 1});
     let job = json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": limited}});
-    for _ in 0..3 {
-        rig.client.enqueue(job.clone()).await;
-    }
-    let fetch = json!({"queues": ["q"], "count": 3, "worker_id": "w"}).to_string();
-    let other = [("authorization", "Bearer a")];
-    let reply = rig
-        .client
-        .send(Method::POST, "/ojs/v1/workers/fetch", &other, fetch)
-        .await;
-    assert_eq!(reply.json()["jobs"].as_array().unwrap().len(), 1);
+    rig.client.enqueue_all(3, &job).await;
+    let other = rig.client.with("authorization", "Bearer a");
+    assert_eq!(other.fetch("q", 3).await.len(), 1);
     sleep(Duration::from_secs(11)).await;
     let answer = why(&rig, "queue=q").await;
     let notes = answer["notes"].to_string();
-    assert!(
-        notes.contains("held for credentials with which no worker has asked"),
-        "{answer}"
-    );
+    let words = "held for credentials with which no worker has asked";
+    assert!(notes.contains(words), "{answer}");
 }
 
 /// Held jobs whose policy has left the file, and whose worker sent no credentials, wait for any worker.
@@ -397,22 +335,17 @@ async fn held_jobs_without_credentials_wait_for_any_worker() {
     let file = [CONFIG, patient].concat();
     let sidecar = Start::before(&net, &behind.base(), &file).start().await;
     let (client, admin) = (sidecar.client(), sidecar.admin());
-    for _ in 0..3 {
-        let meta = json!({"tenant_id": "a"});
-        let job = json!({"type": "sync.all", "args": [], "meta": meta});
-        client.enqueue(job).await;
-    }
+    let job = json!({"type": "sync.all", "args": [], "meta": {"tenant_id": "a"}});
+    client.enqueue_all(3, &job).await;
     assert_eq!(client.fetch("default", 3).await.len(), 1);
     sidecar.reload.apply(settings(&behind.base(), patient));
     let asked = async |held: usize| {
-        let answer = admin.get("/throttle/v1/why?queue=default").await.json();
-        let state = admin.get("/throttle/v1/state").await.json();
+        let answer = admin.why("queue=default").await;
+        let state = admin.state().await;
         assert_eq!(answer["queue"]["held_here"], held, "{answer}");
         let row = state["queues"]["rows"][0]["cause"]["name"].clone();
-        assert!(
-            !answer["notes"].to_string().contains("credentials"),
-            "{answer}"
-        );
+        let notes = answer["notes"].to_string();
+        assert!(!notes.contains("credentials"), "{answer}");
         [answer["cause"].clone(), row]
     };
     sleep(Duration::from_secs(12)).await;
@@ -421,7 +354,6 @@ async fn held_jobs_without_credentials_wait_for_any_worker() {
     // The state may be a second old.
     sleep(Duration::from_secs(1)).await;
     assert_eq!(asked(1).await, [json!("no limit"), Value::Null]);
-    sidecar.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -433,18 +365,12 @@ async fn a_paused_queue_and_a_backend_that_is_away_are_told_of() {
     let answer = why(&rig, "queue=billing").await;
     says(&answer, "why", "queue \"billing\" is paused");
     says(&answer, "do", "resume the queue");
-    let Rig {
-        client,
-        admin,
-        behind,
-        ..
-    } = rig;
-    behind.stop().await;
+    rig.behind.stop().await;
     for _ in 0..3 {
-        let _no_answer = client.get("/ojs/v1/queues").await;
+        let _no_answer = rig.client.get("/ojs/v1/queues").await;
         sleep(Duration::from_secs(1)).await;
     }
-    let answer = admin.get("/throttle/v1/why?key=stripe").await.json();
+    let answer = rig.admin.why("key=stripe").await;
     says(&answer, "why", "the backend does not answer");
     assert!(answer["next_start"].is_null(), "{answer}");
 }
@@ -465,11 +391,8 @@ async fn it_changes_nothing_and_claims_nothing() {
     }
     assert_eq!(rig.behind.backend.ledger().len(), before);
     let job = why(&rig, &format!("job={}", jobs[0])).await;
-    says(
-        &job,
-        "why",
-        "waits at the backend, or another sidecar holds it",
-    );
+    let words = "waits at the backend, or another sidecar holds it";
+    says(&job, "why", words);
     assert_eq!(rig.client.fetch("billing", 1).await.len(), 1);
 }
 
@@ -493,21 +416,11 @@ async fn what_is_not_understood_is_refused_with_a_hint() {
     let posted = rig.admin.post("/throttle/v1/why?queue=a", "").await;
     assert_eq!(posted.status, 405);
     // A web page on this machine must not read it under a name of its own.
-    let strange = [("host", "evil.example")];
-    let page = rig
-        .admin
-        .send(Method::GET, "/throttle/v1/why?queue=a", &strange, "")
-        .await;
-    assert_eq!(page.status, 403);
-    let token = [
-        ("host", "evil.example"),
-        ("authorization", "Bearer 0123456789abcdef"),
-    ];
-    let known = rig
-        .admin
-        .send(Method::GET, "/throttle/v1/why?queue=a", &token, "")
-        .await;
-    assert_eq!(known.status, 200, "{}", known.text());
+    let page = rig.admin.with("host", "evil.example");
+    let asked = page.get("/throttle/v1/why?queue=a").await;
+    assert_eq!(asked.status, 403);
+    let known = page.with("authorization", "Bearer 0123456789abcdef");
+    known.why("queue=a").await;
 }
 
 /// Jobs cost 40 of 100, and tenants take turns.
@@ -527,10 +440,14 @@ fair = { by = \"{meta.tenant_id}\" }
 ";
 
 async fn of_tenant(rig: &Rig, queue: &str, tenant: &str) -> String {
-    let meta = json!({"tenant_id": tenant});
-    let options = json!({"queue": queue});
+    of_tenant_all(rig, 1, queue, tenant).await.remove(0)
+}
+
+/// So many jobs of a tenant.
+async fn of_tenant_all(rig: &Rig, jobs: usize, queue: &str, tenant: &str) -> Vec<String> {
+    let (meta, options) = (json!({"tenant_id": tenant}), json!({"queue": queue}));
     let job = json!({"type": "call", "args": [], "meta": meta, "options": options});
-    rig.client.enqueue(job).await
+    rig.client.enqueue_all(jobs, &job).await
 }
 
 /// A tenant whose subqueue is full of another one's jobs is told so, and not whose they are.
@@ -541,34 +458,26 @@ async fn behind_jobs_of_other_keys_a_job_is_told_how_many_wait() {
     let place = |tenant: &str| Spread::default().flow(tenant, None).subqueue;
     let mut names = (0..).map(|nth| format!("n{nth}"));
     let other = names.find(|name| place(name) == place("evil")).unwrap();
-    for _ in 0..42 {
-        of_tenant(&rig, "crm", "evil").await;
-    }
+    of_tenant_all(&rig, 42, "crm", "evil").await;
     for _ in 0..9 {
         rig.client.fetch("crm", 1).await;
     }
     let behind = of_tenant(&rig, "crm", &other).await;
     rig.client.fetch("crm", 1).await;
     let answer = why(&rig, &format!("job={behind}")).await;
-    says(
-        &answer,
-        "why",
+    for words in [
         "with jobs of other keys, which have no room",
-    );
-    says(
-        &answer,
-        "why",
         "41 jobs wait there, and up to 32 are looked past",
-    );
+    ] {
+        says(&answer, "why", words);
+    }
     assert!(!answer.to_string().contains("evil"), "{answer}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_waits_for_its_cost_is_told_so_and_others_that_it_is_first() {
     let rig = Rig::with(PRICED).await;
-    for _ in 0..2 {
-        of_tenant(&rig, "llm", "bolt").await;
-    }
+    of_tenant_all(&rig, 2, "llm", "bolt").await;
     assert_eq!(rig.client.fetch("llm", 2).await.len(), 2);
     let waits = of_tenant(&rig, "llm", "acme").await;
     assert!(rig.client.fetch("llm", 1).await.is_empty());
@@ -578,10 +487,8 @@ async fn a_job_that_waits_for_its_cost_is_told_so_and_others_that_it_is_first() 
     let limit = &answer["limits"][0];
     let told = (&limit["cost"], &limit["group"], &limit["weight"]);
     assert_eq!(told, (&json!(40), &json!("acme"), &json!(3)));
-    assert_eq!(
-        (&answer["limited_by"], &answer["ahead"]),
-        (&json!("rate"), &json!(0))
-    );
+    assert_eq!(answer["limited_by"], "rate");
+    assert_eq!(answer["ahead"], 0);
     // For everybody else the key is behind this job.
     for question in [
         "queue=llm",
@@ -589,19 +496,13 @@ async fn a_job_that_waits_for_its_cost_is_told_so_and_others_that_it_is_first() 
         "type=call&queue=llm&meta.tenant_id=bolt",
     ] {
         let answer = why(&rig, question).await;
-        says(
-            &answer,
-            "why",
-            "another job is first in line of key \"model\", because its cost",
-        );
+        let words = "another job is first in line of key \"model\", because its cost";
+        says(&answer, "why", words);
         assert_eq!(answer["limited_by"], "line", "{question}");
         let limit = &answer["limits"][0];
         let held = json!([{"group": "acme", "weight": 3, "held": 1}]);
-        assert_eq!(
-            (&limit["groups"], limit.get("cost")),
-            (&held, None),
-            "{question}"
-        );
+        assert_eq!(limit["groups"], held, "{question}");
+        assert_eq!(limit.get("cost"), None, "{question}");
         assert_eq!(limit["slots"][0]["cost"], 40);
     }
     assert_eq!(rig.inspect("model").await["unit"], "cost");
@@ -619,11 +520,8 @@ async fn a_queue_whose_turns_are_shared_is_shown_as_any_other() {
     // Each of two groups gets one.
     assert_eq!(rig.client.fetch("gb", 4).await.len(), 2);
     let answer = why(&rig, "queue=gb").await;
-    let state = &answer["limits"][0]["state"];
-    assert_eq!(
-        state["concurrency"],
-        json!({"limit": 10, "active": 8, "available": 2})
-    );
+    let slots = json!({"limit": 10, "active": 8, "available": 2});
+    assert_eq!(answer["limits"][0]["state"]["concurrency"], slots);
     let path = "/ojs/v1/admin/queues/gb/rate-limit";
     assert_eq!(rig.client.get(path).await.json()["unit"], "cost");
 }
@@ -631,12 +529,10 @@ async fn a_queue_whose_turns_are_shared_is_shown_as_any_other() {
 /// A policy of one key for a type of jobs that has a queue of its own: those behind are likely to wait for the same.
 #[tokio::test(start_paused = true)]
 async fn where_all_jobs_have_one_key_the_lookahead_is_not_why_they_wait() {
-    let (_guard, log) = logged();
+    let (log, _logged) = Lines::listen();
     let config = "[hold]\nmax = 4\n[[policy]]\nname = \"calls\"\nmatch = { type = \"call\" }\nconcurrency = 1\n";
     let rig = Rig::with(config).await;
-    for _ in 0..9 {
-        of_tenant(&rig, "crm", "a").await;
-    }
+    of_tenant_all(&rig, 9, "crm", "a").await;
     assert_eq!(rig.client.fetch("crm", 1).await.len(), 1);
     for _ in 0..3 {
         assert!(rig.client.fetch("crm", 1).await.is_empty());
@@ -645,10 +541,9 @@ async fn where_all_jobs_have_one_key_the_lookahead_is_not_why_they_wait() {
     let answer = why(&rig, "queue=crm").await;
     says(&answer, "why", "1 of 1 slots of key \"calls\" are taken");
     assert!(!answer.to_string().contains("lookahead"), "{answer}");
-    let full = "ojs_throttle_lookahead_full_queues";
-    assert_eq!(rig.metric(full).await, Some(0.0));
+    assert_eq!(full_lookaheads(&rig).await, Some(0.0));
     assert!(log.with("lookahead_full").is_empty());
-    let state = rig.admin.get("/throttle/v1/state").await.json();
+    let state = rig.admin.state().await;
     assert!(state["queues"]["rows"][0]["cause"].is_null(), "{state}");
     // Who asks about a job of another type knows of one.
     let other = why(&rig, "type=mail&queue=crm").await;
@@ -665,17 +560,14 @@ async fn where_another_job_was_seen_the_lookahead_may_hide_more() {
     let rig = Rig::with(config).await;
     let other = json!({"type": "mail", "args": [], "options": {"queue": "crm"}});
     rig.client.enqueue(other.clone()).await;
-    for _ in 0..9 {
-        of_tenant(&rig, "crm", "a").await;
-    }
+    of_tenant_all(&rig, 9, "crm", "a").await;
     rig.client.enqueue(other).await;
     assert_eq!(rig.client.fetch("crm", 2).await.len(), 2);
     assert!(rig.client.fetch("crm", 1).await.is_empty());
     let answer = why(&rig, "queue=crm").await;
     says(&answer, "why", "the lookahead of queue \"crm\" is full");
     says(&answer, "do", "give key \"calls\" a queue of its own");
-    let full = "ojs_throttle_lookahead_full_queues";
-    assert_eq!(rig.metric(full).await, Some(1.0));
+    assert_eq!(full_lookaheads(&rig).await, Some(1.0));
 }
 
 /// A job that would come now stands behind all that fills the lookahead.
@@ -683,9 +575,7 @@ async fn where_another_job_was_seen_the_lookahead_may_hide_more() {
 async fn a_job_that_would_come_is_behind_a_full_lookahead() {
     for subqueues in ["", "[[queue]]\nname = \"crm\"\nsubqueues = true\n"] {
         let rig = Rig::with(&format!("{TENANTS}{subqueues}")).await;
-        for _ in 0..9 {
-            of_tenant(&rig, "crm", "ann").await;
-        }
+        of_tenant_all(&rig, 9, "crm", "ann").await;
         assert_eq!(rig.client.fetch("crm", 1).await.len(), 1);
         assert!(rig.client.fetch("crm", 1).await.is_empty());
         let question = "type=call&queue=crm&meta.tenant_id=ben";
@@ -705,11 +595,9 @@ async fn a_job_that_would_come_is_behind_a_full_lookahead() {
 /// A worker of one job at a time waits until it has one, so none of its FETCHes ends empty.
 #[tokio::test(start_paused = true)]
 async fn a_lookahead_that_fills_is_told_also_where_each_fetch_gets_its_job() {
-    let (_guard, log) = logged();
+    let (log, _logged) = Lines::listen();
     let rig = Rig::with(TENANTS).await;
-    for _ in 0..12 {
-        of_tenant(&rig, "crm", "ann").await;
-    }
+    of_tenant_all(&rig, 12, "crm", "ann").await;
     of_tenant(&rig, "crm", "ben").await;
     let mut out = rig.client.fetch("crm", 1).await;
     for _ in 0..5 {
@@ -741,10 +629,8 @@ async fn workers_that_may_hang_are_named_once_run_times_say_so() {
     let last = rig.client.fetch("billing", 1).await;
     sleep(Duration::from_secs(20)).await;
     let early = why(&rig, "queue=billing").await;
-    assert!(
-        !early.to_string().contains("may hang"),
-        "19 are too few: {early}"
-    );
+    let hangs = early.to_string().contains("may hang");
+    assert!(!hangs, "19 are too few: {early}");
     rig.client.ack(id(&last[0])).await;
     let two = rig.client.fetch_as(as_worker("w0")).await;
     assert_eq!((one.len(), two.len()), (1, 1));
@@ -762,19 +648,12 @@ async fn workers_that_may_hang_are_named_once_run_times_say_so() {
         says(&answer, "next_start_unknown", "\"w0\" and \"w1\" may hang");
         assert!(answer.get("next_start_p50").is_none(), "{answer}");
     }
-    let state = rig
-        .admin
-        .get("/throttle/v1/state?search=stripe")
-        .await
-        .json();
+    let state = rig.admin.get("/throttle/v1/state?search=stripe").await;
+    let state = state.json();
     let cause = &state["keys"]["rows"][0]["cause"];
     says(cause, "why", "\"w0\" and \"w1\" may hang");
     // One ends: the other one does not keep the slots of the next.
-    rig.client
-        .post(
-            "/ojs/v1/workers/ack",
-            json!({"job_id": id(&two[0]), "worker_id": "w0"}).to_string(),
-        )
-        .await;
+    let done = json!({"job_id": id(&two[0]), "worker_id": "w0"}).to_string();
+    rig.client.post("/ojs/v1/workers/ack", done).await;
     assert_eq!(rig.client.fetch("billing", 1).await.len(), 1);
 }

@@ -37,11 +37,8 @@ impl Rig {
     }
 
     async fn enqueue(&self, count: usize) {
-        for n in 0..count {
-            self.client
-                .enqueue(json!({"type": "work", "args": [n]}))
-                .await;
-        }
+        let job = json!({"type": "work", "args": []});
+        self.client.enqueue_all(count, &job).await;
     }
 
     /// How many of ten wanted jobs start now.
@@ -56,10 +53,8 @@ impl Rig {
             if let Some(job) = self.client.fetch(Q, 1).await.first() {
                 return (id(job).to_owned(), began.elapsed().as_millis());
             }
-            assert!(
-                began.elapsed() < Duration::from_secs(7_200),
-                "nothing starts"
-            );
+            let waited = began.elapsed();
+            assert!(waited < Duration::from_secs(7_200), "nothing starts");
             // A FETCH waits by itself for a start that is half a second away.
             sleep(Duration::from_millis(200)).await;
         }
@@ -68,12 +63,7 @@ impl Rig {
     /// Fails a job as a stock SDK does whose handler met a vendor's 429.
     async fn refuse(&self, job: &str) {
         let error = json!({"code": "RateLimitError", "message": "429", "retryable": false});
-        let body = json!({"job_id": job, "worker_id": "w", "error": error});
-        let reply = self
-            .client
-            .post("/ojs/v1/workers/nack", body.to_string())
-            .await;
-        assert_eq!(reply.status, 200, "{}", reply.text());
+        self.client.nack_with(job, error).await;
     }
 
     async fn verb(&self, method: Method, path: &str, body: &str) -> Reply {
@@ -82,7 +72,7 @@ impl Rig {
     }
 
     async fn inspect(&self) -> Value {
-        self.client.get("/ojs/v1/rate-limits/api").await.json()
+        self.client.inspect("api").await
     }
 }
 
@@ -105,10 +95,8 @@ async fn exponential_backoff_with_full_jitter() {
     for whole in [1_000_u128, 2_000, 4_000, 8_000, 10_000, 10_000] {
         rig.refuse(&job).await;
         let (next, waited) = rig.next().await;
-        assert!(
-            waited >= whole && waited <= 2 * whole + 20,
-            "{waited} ms of {whole}"
-        );
+        let is_within = waited >= whole && waited <= 2 * whole + 20;
+        assert!(is_within, "{waited} ms of {whole}");
         parts.push(waited - whole);
         (job, done) = (next, done + 1);
     }
@@ -155,34 +143,27 @@ async fn next_available_time() {
     let (_, waited) = rig.next().await;
     assert!((29_900..=30_100).contains(&waited), "{waited} ms");
 
-    rig.verb(Method::PUT, path, r#"{"at":"2026-02-03T00:00:00Z"}"#)
-        .await;
-    assert_eq!(
-        rig.inspect().await["shut_until"],
-        "2026-02-03T00:00:00.000Z"
-    );
+    let later = r#"{"at":"2026-02-03T00:00:00Z"}"#;
+    rig.verb(Method::PUT, path, later).await;
+    let shut = &rig.inspect().await["shut_until"];
+    assert_eq!(shut, "2026-02-03T00:00:00.000Z");
     rig.verb(Method::PUT, path, r#"{"after":"10s"}"#).await;
     let (_, waited) = rig.next().await;
-    assert!(
-        (9_900..=10_100).contains(&waited),
-        "an earlier one stands too: {waited} ms"
-    );
+    let is_it = (9_900..=10_100).contains(&waited);
+    assert!(is_it, "an earlier one stands too: {waited} ms");
 
     rig.verb(Method::PUT, path, r#"{"after":"1h"}"#).await;
     assert_eq!(rig.start_all().await, 0);
     // One that nothing has named yet is known from then on.
     let fresh = rig.verb(Method::PUT, "keys/fresh/next-start", r#"{"after":"1h"}"#);
     assert_eq!(fresh.await.status, 200);
-    let shown = rig.client.get("/ojs/v1/rate-limits/fresh").await;
-    assert_eq!(shown.status, 200, "{}", shown.text());
-    assert!(shown.json()["shut_until"].is_string(), "{}", shown.text());
+    let shown = rig.client.inspect("fresh").await;
+    assert!(shown["shut_until"].is_string(), "{shown}");
     let list = rig.client.get("/ojs/v1/rate-limits").await.json();
     assert_eq!(list["items"][1]["key"], "fresh", "{list}");
     let opened = rig.verb(Method::DELETE, path, "").await;
-    assert_eq!(
-        (opened.status, &opened.json()["next_start"]),
-        (200, &Value::Null)
-    );
+    assert_eq!(opened.status, 200);
+    assert!(opened.json()["next_start"].is_null());
     assert_eq!(rig.start_all().await, 3);
 }
 
@@ -193,13 +174,11 @@ async fn clear() {
     let rig = Rig::with(&policy(limits)).await;
     rig.enqueue(9).await;
     assert_eq!((rig.start_all().await, rig.start_all().await), (2, 0));
-    rig.verb(Method::PUT, "keys/api/next-start", r#"{"after":"1h"}"#)
-        .await;
+    let hour = r#"{"after":"1h"}"#;
+    rig.verb(Method::PUT, "keys/api/next-start", hour).await;
     let cleared = rig.verb(Method::DELETE, "keys/api/usage", "").await;
-    assert_eq!(
-        (cleared.status, cleared.json()),
-        (200, json!({"key": "api", "cleared": true}))
-    );
+    let told = json!({"key": "api", "cleared": true});
+    assert_eq!((cleared.status, cleared.json()), (200, told));
     assert_eq!((rig.start_all().await, rig.start_all().await), (2, 0));
     rig.verb(Method::DELETE, "keys/api/usage", "").await;
     assert_eq!(rig.start_all().await, 1, "four of five slots were taken");
@@ -225,19 +204,13 @@ async fn wrong_verbs_change_nothing() {
     for (body, field) in bodies {
         let reply = rig.verb(Method::PUT, "keys/api/next-start", body).await;
         let text = reply.text();
-        assert_eq!(
-            (reply.status, text.contains(field)),
-            (400, true),
-            "{body}: {text}"
-        );
+        assert_eq!(reply.status, 400, "{body}: {text}");
+        assert!(text.contains(field), "{body}: {text}");
     }
-    let reply = rig
-        .verb(Method::PUT, "keys/-bad/next-start", r#"{"after":"1s"}"#)
-        .await;
-    assert_eq!(
-        (reply.status, &reply.json()["error"]["details"]["field"]),
-        (400, &json!("key"))
-    );
+    let soon = r#"{"after":"1s"}"#;
+    let reply = rig.verb(Method::PUT, "keys/-bad/next-start", soon).await;
+    assert_eq!(reply.status, 400);
+    assert_eq!(reply.json()["error"]["details"]["field"], "key");
     for (method, path, status) in [
         (Method::GET, "keys/api/next-start", 405),
         (Method::POST, "keys/api/usage", 405),
@@ -250,10 +223,8 @@ async fn wrong_verbs_change_nothing() {
         let reply = rig.verb(method.clone(), path, "").await;
         assert_eq!(reply.status, status, "{method} {path}: {}", reply.text());
         assert!(reply.json()["error"]["message"].is_string());
-        let allow = reply
-            .headers
-            .get("allow")
-            .map(|allow| allow.to_str().unwrap());
+        let allow = reply.headers.get("allow");
+        let allow = allow.map(|allow| allow.to_str().unwrap());
         let allowed = (status == 405).then_some("PUT, DELETE");
         assert_eq!(allow, allowed, "{method} {path}");
     }
@@ -265,27 +236,16 @@ async fn wrong_verbs_change_nothing() {
 async fn verbs_are_closed_off_loopback() {
     let closed = Rig::listening("0.0.0.0:9091", &policy("concurrency = 5")).await;
     let reply = closed.verb(Method::DELETE, "keys/api/usage", "").await;
-    assert_eq!(
-        (reply.status, &reply.json()["error"]["code"]),
-        (403, &json!("forbidden"))
-    );
+    reply.refuses(403, "forbidden", "");
     let token = format!("control_token = \"s3cret\"\n{}", policy("concurrency = 5"));
     let open = Rig::listening("0.0.0.0:9091", &token).await;
     let anybody = Client::new(&open.admin.net, open.admin.addr);
-    for (header, status) in [("Bearer wrong", 403), ("Bearer s3cret", 200)] {
-        let headers = [
-            ("authorization", header),
-            ("content-type", "application/json"),
-        ];
-        let reply = anybody
-            .send(Method::DELETE, "/throttle/v1/keys/api/usage", &headers, "")
-            .await;
+    let usage = "/throttle/v1/keys/api/usage";
+    for (token, status) in [("wrong", 403), ("s3cret", 200)] {
+        let reply = anybody.clone().controlling(token).delete(usage).await;
         assert_eq!(reply.status, status);
     }
-    assert_eq!(
-        anybody.delete("/throttle/v1/keys/api/usage").await.status,
-        403
-    );
+    assert_eq!(anybody.delete(usage).await.status, 403);
 }
 
 /// One on loopback is reached by web pages too, under names of their own.

@@ -85,6 +85,15 @@ impl Reply {
     pub fn text(&self) -> String {
         String::from_utf8(self.body.to_vec()).unwrap()
     }
+
+    /// Asserts that it is this refusal, where `what` was asked; its `error`.
+    #[track_caller]
+    pub fn refuses(&self, status: u16, code: &str, what: impl std::fmt::Display) -> Value {
+        let error = self.json()["error"].clone();
+        let told = (self.status, error["code"].as_str());
+        assert_eq!(told, (status, Some(code)), "{what}: {error}");
+        error
+    }
 }
 
 /// So many requests no test needs. One that asks until something happens ends with this if it does not:
@@ -99,7 +108,8 @@ pub struct Client {
     /// Whom it talks to.
     pub addr: SocketAddr,
     sent: Arc<AtomicU32>,
-    token: Option<&'static str>,
+    /// What each of its requests says.
+    says: Vec<(&'static str, String)>,
 }
 
 impl Client {
@@ -109,14 +119,21 @@ impl Client {
             net: net.clone(),
             addr,
             sent: Arc::default(),
-            token: None,
+            says: Vec::new(),
         }
     }
 
     /// The same as a command: with this control token, and of type JSON.
-    pub fn controlling(mut self, token: &'static str) -> Client {
-        self.token = Some(token);
-        self
+    pub fn controlling(self, token: &str) -> Client {
+        let of_json = self.with("content-type", "application/json");
+        of_json.with("authorization", &format!("Bearer {token}"))
+    }
+
+    /// The same with this header in each request.
+    pub fn with(&self, name: &'static str, value: &str) -> Client {
+        let mut client = self.clone();
+        client.says.push((name, value.to_owned()));
+        client
     }
 
     /// Sends a request with a body (none if empty) and these headers.
@@ -150,11 +167,8 @@ impl Client {
             let name: header::HeaderName = name.parse().unwrap();
             request.headers_mut().append(name, value.parse().unwrap());
         }
-        if let Some(token) = self.token {
-            let kind = header::HeaderValue::from_static("application/json");
-            request.headers_mut().insert(header::CONTENT_TYPE, kind);
-            let login = format!("Bearer {token}").parse().unwrap();
-            request.headers_mut().insert(header::AUTHORIZATION, login);
+        for (name, value) in &self.says {
+            request.headers_mut().insert(*name, value.parse().unwrap());
         }
         let exchange = async {
             let mut link = Link::open(&self.net, self.addr.port()).await.unwrap();
@@ -175,6 +189,32 @@ impl Client {
         let mut lines = page.lines();
         let rest = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
         Some(rest.parse().unwrap())
+    }
+
+    /// What `GET /throttle/v1/state` says, of an admin port.
+    pub async fn state(&self) -> Value {
+        self.get("/throttle/v1/state").await.json()
+    }
+
+    /// What `GET /throttle/v1/why` answers to this question, of an admin port.
+    pub async fn why(&self, question: &str) -> Value {
+        let path = format!("/throttle/v1/why?{question}");
+        let reply = self.get(&path).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        reply.json()
+    }
+
+    /// What the list of keys says of one.
+    pub async fn inspect(&self, key: &str) -> Value {
+        let reply = self.get(&format!("/ojs/v1/rate-limits/{key}")).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()
+    }
+
+    /// Sets limits of a key by hand; what is said of it then.
+    pub async fn limit(&self, key: &str, limits: Value) -> Value {
+        self.set(&format!("/ojs/v1/rate-limits/{key}"), limits)
+            .await
     }
 
     /// `POST path` with a body as it stands.
@@ -208,6 +248,15 @@ impl Client {
         reply.json()["job"]["id"].as_str().unwrap().to_owned()
     }
 
+    /// Enqueues the same job so often; the ids.
+    pub async fn enqueue_all(&self, times: usize, job: &Value) -> Vec<String> {
+        let mut ids = Vec::new();
+        for _ in 0..times {
+            ids.push(self.enqueue(job.clone()).await);
+        }
+        ids
+    }
+
     /// Fetches from one queue as worker `w`; the jobs.
     pub async fn fetch(&self, queue: &str, count: usize) -> Vec<Value> {
         let body = json!({"queues": [queue], "count": count, "worker_id": "w"});
@@ -221,6 +270,19 @@ impl Client {
         reply.json()["jobs"].as_array().unwrap().clone()
     }
 
+    /// Cancels a job.
+    pub async fn cancel(&self, job: &str) -> Reply {
+        let reply = self.delete(&format!("/ojs/v1/jobs/{job}")).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply
+    }
+
+    /// A job as it is shown.
+    pub async fn job(&self, job: &str) -> Value {
+        let shown = self.get(&format!("/ojs/v1/jobs/{job}")).await;
+        shown.json()["job"].clone()
+    }
+
     /// Acknowledges.
     pub async fn ack(&self, job: &str) -> Reply {
         let body = json!({"job_id": job, "worker_id": "w", "result": {"ok": true}});
@@ -232,11 +294,21 @@ impl Client {
     /// Fails a job.
     pub async fn nack(&self, job: &str, retryable: bool) -> Reply {
         let error = json!({"code": "handler_error", "message": "no", "retryable": retryable});
+        self.nack_with(job, error).await
+    }
+
+    /// Fails a job with this error.
+    pub async fn nack_with(&self, job: &str, error: Value) -> Reply {
         let body = json!({"job_id": job, "worker_id": "w", "error": error});
         let reply = self.post("/ojs/v1/workers/nack", body.to_string()).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
         reply
     }
+}
+
+/// A job of this queue that says nothing else.
+pub fn plain(queue: &str) -> Value {
+    json!({"type": "t", "args": [], "options": {"queue": queue}})
 }
 
 /// The `id` of a job.

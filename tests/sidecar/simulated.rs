@@ -2,9 +2,9 @@
 //! behind them. No other file of the tests starts one in this way.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use ojs_throttle::backend::{Backend, Lax};
+use ojs_throttle::backend::{Backend, EventKind, Lax};
 use ojs_throttle::config::Settings;
 use ojs_throttle::net::{Net, sim};
 use ojs_throttle::run::{Env, Reload, Running, Stop};
@@ -53,7 +53,7 @@ impl Start {
     pub async fn start(self) -> Sidecar {
         let net = self.env.net.clone();
         let running = Running::start(self.settings, self.env).await.unwrap();
-        let stop = Stop::default();
+        let (stop, why) = (Stop::default(), Arc::default());
         Sidecar {
             net,
             // Without a backend nobody asks there.
@@ -65,7 +65,8 @@ impl Start {
             egress: running.egress_addrs().unwrap(),
             reload: running.reload(),
             stop: stop.clone(),
-            task: tokio::spawn(running.serve(stop)),
+            task: tokio::spawn(Broke::note(Arc::clone(&why), running.serve(stop))),
+            _broke: Broke(why),
         }
     }
 }
@@ -86,6 +87,30 @@ pub struct Sidecar {
     pub stop: Stop,
     /// Ends when it has ended.
     pub task: JoinHandle<anyhow::Result<()>>,
+    _broke: Broke,
+}
+
+/// Why a sidecar ended that was not told to: a part of it has panicked. Then its test fails where this is dropped.
+struct Broke(Arc<OnceLock<String>>);
+
+impl Broke {
+    async fn note(
+        why: Arc<OnceLock<String>>,
+        serving: impl Future<Output = anyhow::Result<()>>,
+    ) -> anyhow::Result<()> {
+        let ended = serving.await;
+        if let Err(error) = &ended {
+            why.get_or_init(|| error.to_string());
+        }
+        ended
+    }
+}
+
+impl Drop for Broke {
+    fn drop(&mut self) {
+        let why = self.0.get().filter(|_| !std::thread::panicking());
+        assert!(why.is_none(), "{why:?}");
+    }
 }
 
 impl Sidecar {
@@ -126,6 +151,12 @@ impl Served {
     /// Its URL.
     pub fn base(&self) -> String {
         format!("http://{}", self.addr)
+    }
+
+    /// How often this happened to any job.
+    pub fn count(&self, kind: EventKind) -> usize {
+        let ledger = self.backend.ledger();
+        ledger.iter().filter(|event| event.kind == kind).count()
     }
 
     /// Ends it, waits for that, and gives the backend back for its ledger.
