@@ -45,7 +45,7 @@ async fn what_names_the_upstream_goes_there_and_its_host_stays_as_it_is() {
 async fn all_spellings_of_the_upstream_name_it_and_its_base_is_not_doubled() {
     let mut world = World::start("", "", fine).await;
     let (at, port) = (world.vendor.addr, world.vendor.addr.port());
-    let limit = "key = 's:{host}'\nrate = { limit = 5, period = '1h' }\non_limit = 'reject'";
+    let limit = "key = 's:{host}'\nrate = { limit = 10, period = '1h' }\non_limit = 'reject'";
     let named = format!("http://API.Example.com:{port}/base");
     let text = entry(at, limit).replace(&format!("http://{at}"), &named);
     let start = Start::before(&world.net, "http://127.0.0.1:9", &text);
@@ -64,6 +64,14 @@ async fn all_spellings_of_the_upstream_name_it_and_its_base_is_not_doubled() {
         let seen = world.vendor.calls().pop().unwrap();
         assert_eq!(seen.target(), "/base/x", "{name}");
         assert_eq!(seen.header("host"), Some(&*host), "{name}");
+    }
+    // A base may be all of a path, as of GraphQL, and what is only read is not sent otherwise.
+    for target in ["/base", "/base?a=1", "/base/", "/base/?a=1", "/base//x"] {
+        let host = format!("api.example.com:{port}");
+        let first = format!("GET http://{host}{target}");
+        let reply = said(&world, &first, &format!("Host: {host}\r\n")).await;
+        assert_eq!(status(&reply), "200", "{target}");
+        assert_eq!(world.vendor.calls().pop().unwrap().target(), target);
     }
     // Beside the base there is nothing of this way out. One key for all of them: one start is left, and nobody finds a
     // second.
