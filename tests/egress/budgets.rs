@@ -366,7 +366,7 @@ async fn what_a_model_reads_beside_words_is_paid() {
         .map(|(body, pictures, packed)| (body.to_string(), read(body, *pictures, *packed)));
     table.extend(pictures);
     let best = json!({"max_tokens": 100, "n": 2, "best_of": 20});
-    table.push((best.to_string(), 2_000 + 13));
+    table.push((best.to_string(), 2_000 + 12));
     let mut before = 0;
     for (body, pays) in table {
         let sent = world

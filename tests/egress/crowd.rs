@@ -95,7 +95,8 @@ fn a_hundred_megabytes_each_way_are_never_in_memory() {
         conn.write(&sent).unwrap();
         let body = conn.reply().unwrap().body;
         assert!(body.len() == HUGE && body.bytes().all(|byte| byte == b'y'));
-        let grown = sidecar.status("VmHWM") - before;
+        // The kernel counts pages roughly: it may be less.
+        let grown = sidecar.status("VmHWM").saturating_sub(before);
         assert!(grown < 4 << 10, "{grown} KiB");
     }
     let came = vendor.calls();

@@ -104,7 +104,7 @@ async fn who_has_not_asked_is_told_what_the_first_of_its_line_was() {
         let after: u64 = text("retry-after").unwrap().parse().unwrap();
         assert!((least..=least + 2).contains(&after), "{after}");
         assert_eq!(text("x-should-retry"), should_retry, "{every}");
-        assert_eq!(first.await.unwrap(), 200);
+        first.abort();
     }
     // Both have one key, and one waits for less time than the first does.
     let slow = "key = 'vendor'\nthrottle = { interval = '30s' }";
