@@ -256,8 +256,9 @@ async fn paused_keys() {
         )
     };
     assert_eq!(numbers().await, (0.0, 0.0));
+    rig.enqueue(JOB, 1).await;
     rig.client
-        .set("/ojs/v1/rate-limits/a", json!({"concurrency": 0}))
+        .set("/ojs/v1/rate-limits/k", json!({"concurrency": 0}))
         .await;
     rig.client
         .set("/ojs/v1/rate-limits/b", json!({"concurrency": 1}))
