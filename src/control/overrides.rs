@@ -124,7 +124,7 @@ pub(super) async fn of_key(
     let name = limits::named(key)?;
     let set = wanted(sidecar, parts, body, Space::Job, &name)?;
     if set.is_some() {
-        limits::may_bind(sidecar, &name).await?;
+        limits::may_bind(sidecar, &name)?;
     }
     put(sidecar, Space::Job, &name, set).await?;
     let mut facts = limits::known_of_keys(proxy, parts).await?;

@@ -111,7 +111,7 @@ async fn do_verb(proxy: &Proxy, parts: &Parts, incoming: Incoming) -> Result<Str
     if parts.method == Method::PUT {
         let next = sent::read_next_start(json(&sent)?, sidecar.store.now());
         until = Some(next.map_err(field)?);
-        limits::may_bind(sidecar, &key).await?;
+        limits::may_bind(sidecar, &key)?;
     }
     let (own, is_start) = (Arc::clone(sidecar), what == "next-start");
     // To its end: once it is done, what waits for the key is asked again.

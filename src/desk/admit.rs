@@ -30,6 +30,8 @@ pub(crate) struct Admit {
     pub(crate) unbounded: Unbounded,
     /// Jobs for which there was no room.
     pub(crate) discarded: Discarded,
+    /// Attempts to discard some to which the backend said no.
+    pub(crate) refused_drops: Discarded,
     /// Tells of templates that bring limits.
     pub(crate) templates: Seldom,
     /// Looks at queues that may be on their way.
@@ -48,6 +50,7 @@ impl Admit {
             stats: BackendStats::default(),
             unbounded: Unbounded::default(),
             discarded: Discarded::default(),
+            refused_drops: Discarded::default(),
             templates: Seldom::default(),
             looks: Semaphore::new(LOOKS_AT_ONCE),
             told_holds: tokio::sync::Mutex::default(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::config;
-use crate::limit::Limits;
+use crate::limit::{Key, Limits};
 use crate::policy::{LimitCache, PolicySet, Template};
 
 /// What the proxy is told by the config: all of it, and what is made of it.
@@ -123,6 +123,22 @@ impl Live {
         let budgets = ways.flat_map(|way| &way.budgets);
         let budgets = budgets.map(|budget| (&*budget.name, &budget.key, &budget.limits));
         policies.chain(own).chain(budgets)
+    }
+
+    /// What the file makes keys by, beside the name that it has: policies, ways out and budgets.
+    pub(crate) fn templates(&self) -> impl Iterator<Item = (&str, &Template)> {
+        let policies = self.policies.policies().iter();
+        let policies = policies.map(|policy| (&*policy.name, &policy.key));
+        let ways = self.settings.egress.iter();
+        let budgets = ways.clone().flat_map(|way| &way.budgets);
+        let budgets = budgets.map(|budget| (&*budget.name, &budget.key));
+        let ways = ways.map(|way| (&*way.name, &way.key));
+        policies.chain(ways).chain(budgets)
+    }
+
+    /// Whether the file may give a job or a call this key, and limit it. `false` is certain.
+    pub(crate) fn may_give(&self, key: &Key) -> bool {
+        self.templates().any(|(_, template)| template.may_give(key))
     }
 
     /// The limits of jobs like which one was seen under these policies.

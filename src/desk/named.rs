@@ -123,6 +123,8 @@ pub(crate) struct KeyNumbers {
     pub(crate) file: Arc<[Limited]>,
     /// Those that a job brought.
     pub(crate) brought: Limits,
+    /// Whether a job brought the key, with or without numbers.
+    is_brought: bool,
     /// All that limited that job.
     pub(crate) all: Arc<[Limited]>,
     /// The windows of all its jobs, where they name different ones.
@@ -162,6 +164,7 @@ impl KeyNumbers {
             self.file = Arc::clone(all);
         }
         let brought = of_key.filter(is_brought).map(|one| &one.limits);
+        self.is_brought |= brought.clone().next().is_some();
         keep(&mut self.brought, brought);
         self.beside.is_some()
     }
@@ -227,6 +230,12 @@ impl KnownKeys {
 
     pub(crate) fn get(&self, key: &Key) -> Option<KeyNumbers> {
         self.open().keys.get(key).cloned()
+    }
+
+    /// Whether a job brought the key itself.
+    pub(super) fn is_brought(&self, key: &Key) -> bool {
+        let book = self.open();
+        book.keys.get(key).is_some_and(|of| of.is_brought)
     }
 
     pub(crate) fn keys(&self) -> Vec<Key> {

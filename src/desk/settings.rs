@@ -8,9 +8,10 @@ use std::sync::atomic::Ordering;
 
 use crate::answers::respond::Fault;
 use crate::bounds::Given;
-use crate::desk::{Sidecar, edges};
+use crate::desk::{Live, Sidecar, edges};
 use crate::limit::{Key, Limits, Space};
 use crate::log::cut;
+use crate::policy::Accept;
 use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Subqueue, SubqueueMark};
 use crate::store::{Change, LedgerExt, MAX_SETTINGS, Override};
 use crate::wire::ojs::shell_word;
@@ -61,7 +62,8 @@ pub(crate) fn tell_in_place_of_file(keys: BTreeSet<String>) {
     }
 }
 
-/// Tells once of each file that it says something else of these limits than was set over HTTP. What is set must be known.
+/// Tells once of each file that it says something else of these limits than was set over HTTP, and for which keys what is
+/// set binds nothing under it. What is set must be known.
 pub(crate) fn tell_limits_in_place_of_file(sidecar: &Sidecar) {
     let (all, live) = (sidecar.store.overrides(), sidecar.live());
     let compared = &sidecar.control.compared;
@@ -85,6 +87,33 @@ pub(crate) fn tell_limits_in_place_of_file(sidecar: &Sidecar) {
             %keys,
             clear,
             "limits that were set over HTTP stand in place of the file's"
+        );
+    }
+    let set = all.keys(Space::Job, now).into_iter();
+    let unbound = set.filter(|key| !binds(sidecar, &live, key));
+    tell_bind_nothing(sidecar, &unbound.map(|key| key.to_string()).collect());
+}
+
+/// Whether what is set for a key binds something: the file may give it to a job or a call, or jobs bring it.
+pub(crate) fn binds(sidecar: &Sidecar, live: &Live, key: &Key) -> bool {
+    live.may_give(key) || is_brought(sidecar, live, key)
+}
+
+/// Whether a job has brought a key itself, and the settings let it.
+pub(crate) fn is_brought(sidecar: &Sidecar, live: &Live, key: &Key) -> bool {
+    live.policies.accept() != Accept::Ignore && sidecar.control.named.is_brought(key)
+}
+
+/// Tells that what is set by hand for these binds nothing. Who paused a key must hear that its jobs start.
+fn tell_bind_nothing(sidecar: &Sidecar, keys: &BTreeSet<String>) {
+    if let Some((keys, clear)) = named(keys) {
+        // A sibling may have what gives them.
+        let clear = (sidecar.store.siblings() == 0).then_some(clear);
+        tracing::warn!(
+            id = %"overrides_bind_nothing",
+            %keys,
+            clear,
+            "what was set by hand for these keys and policies binds nothing here now: nothing that the file enforces has them"
         );
     }
 }
@@ -224,7 +253,6 @@ pub(crate) fn end_expired(sidecar: &Sidecar) {
 }
 
 /// Tells of policies for which something is set by hand and which the file does not have, such as one that is renamed.
-/// Who paused it must hear that its jobs start.
 pub(crate) fn tell_unbound(sidecar: &Sidecar) {
     let (all, live) = (sidecar.store.overrides(), sidecar.live());
     let mut said = sidecar.control.unbound.lock();
@@ -235,20 +263,9 @@ pub(crate) fn tell_unbound(sidecar: &Sidecar) {
     let unbound: BTreeSet<Key> = set
         .filter(|name| !live.limits().any(|(of, ..)| of == name.as_str()))
         .collect();
-    let mut new: Vec<&str> = unbound.difference(&said).map(Key::as_str).collect();
-    if let Some(first) = new.first() {
-        // A sibling may have the policy.
-        let is_alone = sidecar.store.siblings() == 0;
-        let clear = is_alone.then(|| format!("`ojs-throttle clear --policy {first}`"));
-        let more = if new.len() > NAMED { ", …" } else { "" };
-        new.truncate(NAMED);
-        tracing::warn!(
-            id = %"overrides_bind_nothing",
-            policies = %format!("{}{more}", new.join(", ")),
-            clear,
-            "what was set by hand for these policies binds nothing here: the file enforces none of these names"
-        );
-    }
+    let new = unbound.difference(&said);
+    let new = new.map(|name| Space::Policy.name_of(name).into_owned());
+    tell_bind_nothing(sidecar, &new.collect());
     *said = unbound;
 }
 

@@ -76,6 +76,14 @@ impl Pick {
         }
     }
 
+    /// It is to end, and the backend does not end it now: it is shown as waiting until it leaves our hand.
+    pub fn stays_in_hand(&self) {
+        let (job, mut state) = (&self.claimed.job, self.hold.state());
+        if state.jobs.get(job).is_some_and(|known| known.in_hand(self)) {
+            state.stuck.insert(job.clone(), self.claimed.clone());
+        }
+    }
+
     /// Its claim is over, and the hold forgets it.
     pub fn gone(self) {
         self.hold

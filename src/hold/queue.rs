@@ -51,6 +51,8 @@ pub(super) struct Group {
     pub(super) refused_by: Option<PolicyAndKey>,
     /// When it was refused last, if its jobs are to be seen as scheduled until they may start.
     pub(super) rescheduled: Option<Timestamp>,
+    /// The time that it waited for when it was last woken, until it is asked for.
+    until: Option<Timestamp>,
     /// Whether all of its jobs have left: the next one finds it as if it were new.
     is_spare: bool,
 }
@@ -69,6 +71,7 @@ impl Group {
             woken,
             refused_by: None,
             rescheduled: None,
+            until: None,
             is_spare: false,
         }
     }
@@ -121,8 +124,9 @@ impl Group {
     /// a worker that died is free, and when that has passed, one more.
     pub(super) fn scheduled_at(&self, visibility: u64, now: Timestamp) -> Option<Timestamp> {
         let since = self.rescheduled?;
-        match self.refused? {
-            Refused::Until(at) => (!self.may_start(now)).then_some(at),
+        // A wake is a reason to ask, and no answer.
+        match self.refused.or(self.until.map(Refused::Until))? {
+            Refused::Until(at) => (at > now.plus(EARLY)).then_some(at),
             Refused::ForSlot(_) | Refused::Paused => {
                 let visibility = visibility.max(1);
                 let times = now.since(since) / visibility + 1;
@@ -622,7 +626,7 @@ impl Groups {
         }
         self.last += 1;
         let before = group.turn();
-        group.turn = self.last;
+        (group.turn, group.until) = (self.last, None);
         let listed = match self.listed.open.remove(&before) {
             Some(_) => &mut self.listed.open,
             None => {
@@ -687,8 +691,12 @@ impl Groups {
             return;
         };
         self.refused.remove(&(group.asks_at, id));
+        group.until = None;
         match refused {
-            Refused::Until(at) => self.until.remove(&(at, id)),
+            Refused::Until(at) => {
+                group.until = Some(at);
+                self.until.remove(&(at, id))
+            }
             Refused::ForSlot(at) => self.for_slot.remove(&(at, id)),
             Refused::Paused => false,
         };

@@ -14,7 +14,7 @@ use super::places::{Amount, Filled};
 use super::queue::{Group, Queue};
 use ojs_limit::{Cost, Key, Limited, PolicyAndKey, Share, Space, Timestamp};
 use ojs_policy::subqueue::Subqueue;
-use ojs_store::Gen;
+use ojs_store::{Claimed, Gen};
 
 /// So many groups are copied at once: FETCH waits for no more.
 const AT_ONCE: usize = 256;
@@ -125,6 +125,10 @@ impl Hold {
                 of_lane.groups = from..to;
             }
         }
+        let stuck = held.groups.len();
+        let alone = |claimed| HeldGroup::of_one(claimed, None);
+        held.groups.extend(self.state().stuck.values().map(alone));
+        held.find_by_key(stuck);
         held
     }
 
@@ -135,9 +139,7 @@ impl Hold {
             let some: Vec<_> = {
                 let state = self.state();
                 let offers = state.offers_from(lane, from).take(AT_ONCE);
-                offers
-                    .map(|offer| HeldGroup::of_offer(lane, offer))
-                    .collect()
+                offers.map(HeldGroup::of_offer).collect()
             };
             let Some((last, _)) = some.last() else { break };
             from = Gen(last.0 + 1);
@@ -197,18 +199,25 @@ impl HeldGroup {
     }
 
     /// An offered job by itself, with the number of its claim.
-    fn of_offer(lane: &Lane, Offer { held, .. }: &Offer) -> (Gen, HeldGroup) {
-        let group = HeldGroup {
-            queue: Arc::clone(&lane.queue),
-            scope: lane.scope,
-            subqueue: held.subqueue,
-            limits: Arc::clone(&held.claimed.limited),
+    fn of_offer(Offer { held, .. }: &Offer) -> (Gen, HeldGroup) {
+        (
+            held.claimed.generation,
+            HeldGroup::of_one(&held.claimed, held.subqueue),
+        )
+    }
+
+    /// A job by itself.
+    fn of_one(claimed: &Claimed, subqueue: Option<Subqueue>) -> HeldGroup {
+        HeldGroup {
+            queue: Arc::clone(&claimed.queue),
+            scope: claimed.scope,
+            subqueue,
+            limits: Arc::clone(&claimed.limited),
             jobs: 1,
-            are_heads: held.subqueue.is_some(),
+            are_heads: subqueue.is_some(),
             refused_by: None,
             may_start: false,
-        };
-        (held.claimed.generation, group)
+        }
     }
 
     /// Whether jobs of both are limited alike, and came from one place.

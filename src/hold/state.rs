@@ -17,7 +17,7 @@ use super::order::{KnownShares, are_alike, order};
 use super::queue::{Group, Queue, Stand};
 use super::refusal::{Refusal, Wakes};
 use ojs_limit::share_of;
-use ojs_store::Gen;
+use ojs_store::{Claimed, Gen};
 
 /// Where a known job is.
 #[derive(Debug)]
@@ -97,6 +97,8 @@ pub(super) struct HoldState {
     pub(super) due: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
     /// How many jobs are in hand.
     pub(super) picked: usize,
+    /// Those of them that are to end, and that the backend does not end.
+    pub(super) stuck: HashMap<Arc<str>, Claimed>,
     /// How many jobs of subqueues are known. Each subqueue has a few places of its own.
     pub(super) heads: usize,
 }
@@ -252,6 +254,7 @@ impl HoldState {
             return false;
         }
         self.picked -= 1;
+        self.stuck.remove(&held.claimed.job);
         if held.named {
             self.unnamed.remove(&held.claimed.job);
         }
@@ -312,6 +315,7 @@ impl HoldState {
             self.note_offer_over(&known.lane, offer.held.claimed.generation);
         }
         self.unnamed.remove(job);
+        self.stuck.remove(job);
         self.picked -= usize::from(known.is_picked());
         self.glance.known.store(self.jobs.len(), Ordering::Release);
         self.bytes = self.bytes.saturating_sub(known.bytes);

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use tokio::time::Instant;
 
 use super::calls::{self, Lookup};
@@ -18,8 +19,10 @@ use crate::told::metrics::Counted;
 use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Call;
 
-/// How long after an attempt that came to nothing the next one is made.
+/// How long after a first attempt that came to nothing the next one is made, and how long at most after later ones: the
+/// pause doubles. A claim that lasts 30 s sees a few of them.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 /// How an attempt to end a job came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,8 +31,8 @@ pub(crate) enum DropEnd {
     Dropped,
     /// It ended in another way, or its claim is not ours any more.
     Lost,
-    /// It did not happen, or nobody can say.
-    Open,
+    /// It did not happen, or nobody can say. With what the backend answered last, if it did.
+    Open(Option<StatusCode>),
 }
 
 /// Why a job is dropped.
@@ -64,16 +67,18 @@ pub(crate) fn drop_soon(proxy: &Proxy, mut picks: Vec<Pick>, why: DropReason) {
     // Tracked: a stop waits for it.
     let _task = sidecar.tasks.spawn(async move {
         let draining = &proxy.sidecar.tasks.draining;
+        let mut pause = RETRY_PAUSE;
         loop {
             let mut open = Vec::new();
             for pick in picks {
                 open.extend(drop_one(&proxy, pick, why).await);
             }
             picks = open;
-            let again = draining.run_until_cancelled(tokio::time::sleep(RETRY_PAUSE));
+            let again = draining.run_until_cancelled(tokio::time::sleep(pause));
             if picks.is_empty() || again.await.is_none() {
                 return;
             }
+            pause = LONGEST_PAUSE.min(pause * 2);
         }
     });
 }
@@ -94,7 +99,11 @@ pub(crate) async fn end_held(proxy: &Proxy, held: Pick, why: DropReason) -> Opti
     let (job, generation) = (&held.claimed.job, held.claimed.generation);
     let end = end_claimed(proxy, held.claimed.scope, job, final_nack(&held, why)).await;
     match end {
-        DropEnd::Open => return Some(held),
+        DropEnd::Open(status) => {
+            tell_refused(sidecar, &held, why, status);
+            held.stays_in_hand();
+            return Some(held);
+        }
         DropEnd::Lost => sidecar.metrics.count(Counted::HoldLost),
         DropEnd::Dropped => {
             match why.by(&held) {
@@ -133,6 +142,24 @@ fn tell_dropped(sidecar: &Sidecar, held: &Held, by: &Limited) {
     }
     sidecar.metrics.dropped(&by.policy);
     tell::dropped(sidecar, held, by);
+}
+
+/// Tells that the backend does not end a job that is to be dropped. Where it does not answer, the log says so already.
+fn tell_refused(sidecar: &Sidecar, held: &Held, why: DropReason, status: Option<StatusCode>) {
+    let Some(status) = status else { return };
+    let by = match why.by(held) {
+        Some(by) => format!("_policy:{}", by.policy),
+        None => format!("_queue:{}", held.claimed.queue),
+    };
+    if let Some(attempts) = sidecar.admit.refused_drops.count(&by) {
+        tracing::warn!(
+            id = %"drop_refused",
+            %by,
+            status = status.as_u16(),
+            attempts,
+            "the backend does not end jobs that are to be discarded: they wait here, and no worker gets them"
+        );
+    }
 }
 
 /// Tells of a job that is gone because its queue is full.
@@ -179,8 +206,9 @@ pub(crate) async fn end_claimed(
         return cancel_refused(proxy, scope, job).await;
     }
     let call = calls::post(proxy, scope, "/ojs/v1/workers/nack", nack);
-    let answer = calls::call(proxy, "drop", call).await;
-    let reply = answer.ok().filter(|reply| reply.status.is_success());
+    let answer = calls::call(proxy, "drop", call).await.ok();
+    let status = answer.as_ref().map(|reply| reply.status);
+    let reply = answer.filter(|reply| reply.status.is_success());
     let said = reply.as_ref().and_then(|reply| state_in(&reply.body));
     let state = match said {
         Some(state) => Some(state),
@@ -189,7 +217,7 @@ pub(crate) async fn end_claimed(
     match (state.as_deref(), reply.is_some()) {
         (Some("discarded"), _) | (Some(GONE), true) => DropEnd::Dropped,
         (Some("completed" | "cancelled"), _) | (Some("available" | GONE), false) => DropEnd::Lost,
-        (Some("active") | None, _) => DropEnd::Open,
+        (Some("active") | None, _) => DropEnd::Open(status),
         // The backend means to try it again.
         (Some(_), _) => cancel_refused(proxy, scope, job).await,
     }
@@ -210,7 +238,7 @@ async fn cancel_refused(proxy: &Proxy, scope: u64, job: &Arc<str>) -> DropEnd {
         // Ours, if its reply was lost.
         Some("cancelled") if answer.is_err() => DropEnd::Dropped,
         Some("completed" | "cancelled" | GONE) => DropEnd::Lost,
-        _ => DropEnd::Open,
+        _ => DropEnd::Open(answer.ok().map(|reply| reply.status)),
     }
 }
 

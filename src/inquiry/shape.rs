@@ -25,7 +25,11 @@ pub(crate) const UNKNOWN_QUEUE: &str =
 
 /// Beside a key that nothing limits any more.
 pub(crate) const POLICY_LEFT: &str = "the [[policy]], [[egress]] or [[egress.budget]] that limited this key is not in the file any more, or has another key: \
-    nothing limits it but what is set for the key itself";
+    nothing of the file limits it, and what is set for it by hand binds only jobs that bring the key themselves";
+
+/// Beside a key that only an entry in shadow has.
+pub(crate) const ONLY_TRIED: &str = "the [[policy]] that has this key is only tried (mode = \"shadow\"): it limits nothing, and \
+    what is set for the key by hand binds only jobs that bring it themselves";
 
 /// Beside what is set for a key in vain.
 pub(crate) const POLICY_IS_STRICTER: &str = "what is set for all keys of its policy is stricter, and both count: `ojs-throttle limit --policy` sets that";
@@ -75,6 +79,8 @@ pub(crate) struct LimitView {
     pub(crate) of_policies: BTreeMap<Arc<str>, Arc<Override>>,
     /// Why what was set may not do what was meant.
     pub(crate) hint: Option<Cow<'static, str>>,
+    /// Whether what was set binds something; also where nothing was set.
+    pub(crate) binds: bool,
     /// Where the store is lost: how many jobs may have slots beside those that have. The usage is of this
     /// sidecar alone then.
     pub(crate) lost: Option<u32>,
@@ -222,6 +228,9 @@ impl LimitView {
 
     /// Why this job does not start now if it pays so much; of several limits, the one that lets go last.
     pub(crate) fn refused(&self, job: &str, pays: u32) -> Option<Refusal> {
+        if !self.binds {
+            return None;
+        }
         let asked = (self.state).ask_for(job, &self.limited.limits, (pays, u64::MAX), self.now);
         asked.err()
     }
@@ -441,6 +450,7 @@ mod tests {
             set: None,
             of_policies: BTreeMap::new(),
             hint: None,
+            binds: true,
             lost: None,
             now: seconds(10.0),
             at: seconds(10.0),

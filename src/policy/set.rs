@@ -274,14 +274,6 @@ impl PolicySet {
         self.constants(key).next().map(|policy| policy.name.clone())
     }
 
-    /// What makes the keys of the policy by this name, where no policy can give a job the name itself as its key.
-    pub fn misnamed(&self, name: &Key) -> Option<&Template> {
-        let mut policies = self.policies.iter();
-        let named = policies.find(|policy| *policy.name == *name.as_str())?;
-        let gives = |policy: &Policy| policy.key.may_give(name);
-        (!self.policies.iter().any(gives)).then_some(&named.key)
-    }
-
     /// The policies that have a key as it stands.
     pub fn constants<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Policy> {
         let named = move |policy: &&Policy| policy.key.constant() == Some(key);

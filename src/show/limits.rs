@@ -14,6 +14,7 @@ use super::policies;
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault};
 use crate::desk::guard::{not_allowed, reads};
+use crate::desk::settings;
 use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::desk::{Live, Proxy, Sidecar};
 use crate::inquiry::done::Done;
@@ -22,7 +23,7 @@ use crate::inquiry::shape::{self, LimitView};
 use crate::inquiry::waiting;
 use crate::jobs::siblings;
 use crate::limit::{Cost, Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
-use crate::policy::{self, Template, strictest};
+use crate::policy::{self, Policy, Template, strictest};
 use crate::store::{KeyStates, LedgerExt, Override, Row, RowsOf, StoreError, Usage};
 
 /// So many rows of jobs that run are looked at for one answer.
@@ -248,57 +249,40 @@ pub(super) async fn free_slots(sidecar: &Sidecar, limited: &Limited) -> Option<u
 
 /// Refuses the name of a policy whose keys are others, and the key of one that is only tried: what is set for it binds no
 /// job, and whoever means to pause something must not take that for done. Any other key may be one of tomorrow's jobs.
-pub(crate) async fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> {
-    let live = Arc::clone(&sidecar.live());
+pub(crate) fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> {
+    let live = sidecar.live();
+    let tried = || tried_alone(&live, key).filter(|policy| policy.key.constant().is_some());
     let (message, hint) = if let Some(template) = misnamed(&live, key) {
         policy_and_no_key(key, template)
-    } else if let Some(policy) = tried_alone(&live, key) {
+    } else if let Some(policy) = tried() {
         let message = format!(
-            "key {:?} is of policy {policy:?}, which is only tried (mode = \"shadow\"): nothing that is set for it binds",
-            key.as_str()
+            "key {:?} is of policy {:?}, which is only tried (mode = \"shadow\"): nothing that is set for it binds",
+            key.as_str(),
+            policy.name
         );
         (message, "name a key that limits something")
     } else {
         return Ok(());
     };
-    // Jobs may have brought it all the same.
-    let overrides = sidecar.store.overrides();
-    let is_set = overrides.get(Space::Job, key, sidecar.store.now());
-    if sidecar.control.named.get(key).is_some() || is_set.is_some() {
-        return Ok(());
+    match settings::is_brought(sidecar, &live, key) {
+        true => Ok(()),
+        false => Err(Fault::field("key", &message).hinting(hint)),
     }
-    let any = Limits::default();
-    if (sidecar.store.usage(Space::Job, key, &any).await?).is_some() {
-        return Ok(());
-    }
-    Err(Fault::field("key", &message).hinting(hint))
 }
 
-/// The policy that is only tried and has this key as it stands, if nothing that counts can have it.
-fn tried_alone<'a>(live: &'a Live, key: &Key) -> Option<&'a Arc<str>> {
+/// The policy that is only tried and may give this key, if nothing that counts may.
+fn tried_alone<'a>(live: &'a Live, key: &Key) -> Option<&'a Policy> {
     let mut tried = live.policies.shadow()?.policies().iter();
-    let policy = tried.find(|policy| policy.key.constant() == Some(key))?;
-    let counts = live.policies.policies().iter().map(|policy| &policy.key);
-    let calls = live.settings.egress.iter().map(|entry| &entry.key);
-    let mut others = counts.chain(calls);
-    (!others.any(|template| template.may_give(key))).then_some(&policy.name)
+    let policy = tried.find(|policy| policy.key.may_give(key))?;
+    (!live.may_give(key)).then_some(policy)
 }
 
-/// What makes the keys of the policy, `[[egress]]` or budget by this name, where no call can have the name itself as its
-/// key.
+/// What makes the keys of the policy, `[[egress]]` or budget by this name, where no job and no call can have the name
+/// itself as its key.
 fn misnamed<'a>(live: &'a Live, name: &Key) -> Option<&'a Template> {
-    let ways = || {
-        live.settings.egress.iter().flat_map(|way| {
-            let budgets = way.budgets.iter().map(|of| (&of.name, &of.key));
-            [(&way.name, &way.key)].into_iter().chain(budgets)
-        })
-    };
-    let policies = live.policies.policies().iter();
-    let gives = |template: &Template| template.may_give(name);
-    let is_key = policies.map(|policy| &policy.key).any(gives);
-    let (_, of_way) = ways().find(|(of, _)| ***of == *name.as_str()).unzip();
-    let of_way = of_way.filter(|_| !is_key && !ways().any(|(_, template)| gives(template)));
-    live.policies.misnamed(name).or(of_way)
+    let mut named = live.templates().filter(|(of, _)| *of == name.as_str());
+    let (_, template) = named.next().filter(|_| !live.may_give(name))?;
+    Some(template)
 }
 
 /// What is said of a key that is a name in the file, and what to do.
@@ -386,6 +370,8 @@ async fn key_view(
     };
     let mut view = view(sidecar, limited, (state, now), facts).await;
     let live = &facts.now.live;
+    view.binds = set.is_none() || settings::binds(sidecar, live, key);
+    let is_tried = || !settings::is_brought(sidecar, live, key) && tried_alone(live, key).is_some();
     if let Some(budget) = live.settings.budget_of(key) {
         (view.unit, view.currency) = (budget.unit(), budget.currency.clone());
         // What the calls may use that wait is not known here.
@@ -398,6 +384,8 @@ async fn key_view(
     let discards = discards(live, &view.limited, &named);
     view.hint = if discards.is_some() {
         discards
+    } else if (is_left || set.is_some()) && is_tried() {
+        Some(shape::ONLY_TRIED.into())
     } else if !is_known && view.lost.is_none() {
         Some(shape::ONLY_SET.into())
     } else if is_left {
@@ -486,6 +474,7 @@ async fn shown(
         set: (sidecar.store.overrides()).get(limited.space, &limited.key, now),
         of_policies: set_for_policies(sidecar, &limited, facts),
         hint: None,
+        binds: true,
         now,
         at: facts.now.at,
         limited,
@@ -638,6 +627,7 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
             }
             None => Some(shape::NO_POLICY.into()),
         },
+        binds: file.is_some(),
         limited,
         at: facts.now.at,
         of_policies: BTreeMap::new(),

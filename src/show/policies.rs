@@ -4,6 +4,7 @@
 use crate::answers::respond::Fault;
 use crate::desk::Sidecar;
 use crate::desk::live::Live;
+use crate::desk::settings;
 use crate::limit::{Key, Limited, Limits, Space};
 use crate::policy::{BROUGHT, PolicySet, Sample, Template, nearest};
 use crate::store::LedgerExt;
@@ -86,16 +87,15 @@ pub(super) fn numbers<'l>(live: &'l Live, policy: &str) -> Option<&'l Limits> {
     all.find(|of| of.name == policy).map(|of| of.limits)
 }
 
-/// How many keys, queues and policies are paused by hand. A policy that is not there is not.
+/// How many keys, queues and policies are paused by hand. Those that nothing has are not.
 pub(super) fn paused(sidecar: &Sidecar, live: &Live) -> usize {
-    let (set, now) = (sidecar.store.overrides(), sidecar.store.now());
-    let mut gone = set.keys(Space::Policy, now);
-    gone.retain(|name| numbers(live, name.as_str()).is_none());
-    let of_gone = gone
-        .iter()
-        .filter_map(|name| set.of_policy(name.as_str(), now));
-    let of_gone = of_gone.filter(|set| set.limits.concurrency == Some(0));
-    set.pauses(now).saturating_sub(of_gone.count())
+    let paused = sidecar.store.overrides().paused(sidecar.store.now());
+    let is_paused = |(space, key): &&(Space, Key)| match space {
+        Space::Job => settings::binds(sidecar, live, key),
+        Space::Queue => true,
+        Space::Policy => numbers(live, key.as_str()).is_some(),
+    };
+    paused.iter().filter(is_paused).count()
 }
 
 /// Refuses the name of a policy that is not there: what is set for it would bind nothing.

@@ -134,15 +134,18 @@ impl Overrides {
         counts.map(|count| count.load(Ordering::Acquire)).sum()
     }
 
-    /// How many of those that stand at `now` pause what they are set for.
-    pub fn pauses(&self, now: Timestamp) -> usize {
+    /// What is paused at `now` by what is set for it.
+    pub fn paused(&self, now: Timestamp) -> Vec<(Space, Key)> {
         if self.is_empty() {
-            return 0;
+            return Vec::new();
         }
         let all = self.all.read();
-        let each = all.limits.iter().flat_map(HashMap::values);
-        let pauses = each.filter(|set| set.limits.concurrency == Some(0) && set.stands(now));
-        pauses.count()
+        let each = SPACES.into_iter().flat_map(|space| {
+            let of_space = all.of(space).iter();
+            of_space.map(move |(key, set)| (space, key, set))
+        });
+        let paused = each.filter(|(.., set)| set.limits.concurrency == Some(0) && set.stands(now));
+        paused.map(|(space, key, _)| (space, key.clone())).collect()
     }
 
     /// Whether none is set.

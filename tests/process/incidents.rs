@@ -25,8 +25,8 @@ const BLAMELESS: [&str; 7] = [
 ];
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
 /// backend knows, an upstream that is none or refuses a worker, services that give no answer, what evades the limits, what is refused or
-/// dropped, sidecars without a backend, and policies as a whole.
-const STAGED_ELSEWHERE: [&str; 24] = [
+/// dropped, sidecars without a backend, policies as a whole, and what is set for nothing.
+const STAGED_ELSEWHERE: [&str; 25] = [
     "login refused",
     "held elsewhere",
     "files differ",
@@ -50,6 +50,7 @@ const STAGED_ELSEWHERE: [&str; 24] = [
     "no calls",
     "little left",
     "not in file",
+    "binds nothing",
     "each key",
 ];
 

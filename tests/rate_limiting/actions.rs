@@ -1,8 +1,12 @@
 //! What becomes of a job that a limit drops: 6.2 (`on_limit`), and the example of 14.4.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use ojs_throttle::duration;
 
 use super::prelude::*;
+use crate::harness::lines::Lines;
+use crate::sidecar::answering::answering_by;
 use crate::sidecar::simulated::Pair;
 
 /// 14.4, as it stands, but for a limit that a test reaches: "Drop excess notification jobs rather than
@@ -129,4 +133,97 @@ async fn a_time_to_expire_that_was_never_set_is_none() {
     let nacks = backend.requests().into_iter();
     let nacks = nacks.filter(|(head, _)| head.uri.path() == "/ojs/v1/workers/nack");
     assert_eq!(nacks.count(), 0);
+}
+
+/// A backend that does not end what is to be dropped is told of. The jobs wait, are tried ever more seldom, and count as
+/// dropped once they are.
+#[tokio::test(start_paused = true)]
+async fn a_drop_that_the_backend_does_not_carry_out_is_told_of() {
+    // A nack that fails, and one that retries the job, which no cancel ends then.
+    for (status, state) in [(500, "active"), (409, "retryable")] {
+        let (lines, _logged) = Lines::listen();
+        let (given, ends) = (AtomicBool::new(false), Arc::new(AtomicBool::new(false)));
+        let may_end = Arc::clone(&ends);
+        let says = move |head: &http::request::Parts| {
+            let ends = may_end.load(Ordering::SeqCst);
+            let jobs = ["a", "b", "c", "d"].map(
+                |id| json!({"id": id, "type": "t", "queue": "q", "state": "active", "attempt": 1}),
+            );
+            let (status, body) = match head.uri.path() {
+                "/ojs/v1/workers/fetch" if !given.swap(true, Ordering::SeqCst) => {
+                    (200, json!({"jobs": jobs}))
+                }
+                "/ojs/v1/workers/nack" if ends => (200, json!({"state": "discarded"})),
+                "/ojs/v1/workers/nack" if status == 500 => (500, json!({})),
+                "/ojs/v1/workers/nack" => (200, json!({"state": "retryable"})),
+                _ if head.method == Method::DELETE => (409, json!({})),
+                path if path.starts_with("/ojs/v1/jobs/") => {
+                    (200, json!({"job": {"state": state}}))
+                }
+                _ => (200, json!({"jobs": []})),
+            };
+            (status, body.to_string().into())
+        };
+        let file = "[[policy]]\nname = \"p\"\nmatch = { queue = \"q\" }\nkey = \"k\"\nconcurrency = 1\n\
+            on_limit = \"drop\"\n";
+        let (backend, sidecar, client) = answering_by(Duration::ZERO, file, says).await;
+        assert_eq!(ids(&client.fetch("q", 4).await), ["a"]);
+        sleep(Duration::from_secs(20)).await;
+        let told = lines.with("id=drop_refused");
+        assert_eq!(told.len(), 1, "{told:?}");
+        let words = format!("by=_policy:p status={status}");
+        assert!(
+            told[0].contains("WARN") && told[0].contains(&words),
+            "{told:?}"
+        );
+        let shown = client.get("/ojs/v1/rate-limits/k").await.json();
+        assert_eq!(shown["waiting_count"], 3, "{shown}");
+        let dropped = async || {
+            let labels = "{policy=\"p\",kind=\"job\",verdict=\"dropped\"}";
+            let series = format!("ojs_throttle_decisions_total{labels}");
+            sidecar.admin().metric(&series).await.unwrap_or(0.0)
+        };
+        assert_eq!(dropped().await, 0.0);
+        let nacks = backend.requests().into_iter();
+        let nacks = nacks.filter(|(head, _)| head.uri.path() == "/ojs/v1/workers/nack");
+        let nacks = nacks.count();
+        assert!((9..=30).contains(&nacks), "{nacks} for three jobs");
+        assert!(client.fetch("q", 4).await.is_empty());
+
+        ends.store(true, Ordering::SeqCst);
+        sleep(Duration::from_secs(9)).await;
+        assert_eq!(dropped().await, 3.0);
+        let shown = client.get("/ojs/v1/rate-limits/k").await.json();
+        assert_eq!(shown["waiting_count"], 0, "{shown}");
+        sidecar.stop().await;
+    }
+}
+
+/// The end of another job does not make those available that a rate holds back: they are shown as they were until the
+/// next FETCH.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_its_time_is_scheduled_also_after_an_ack() {
+    let file = "[[policy]]\nname = \"k\"\nmatch = { queue = \"q\" }\nkey = \"k:{meta.t}\"\n\
+        on_limit = \"reschedule\"\nrate = { limit = 1, period = \"5s\" }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        let job = json!({"type": "t", "args": [], "meta": {"t": "a"}, "options": {"queue": "q"}});
+        jobs.push(client.enqueue(job).await);
+    }
+    assert_eq!(ids(&client.fetch("q", 3).await), [&jobs[0]]);
+    let before = state(&client, &jobs[1]).await;
+    assert_eq!(before["state"], "scheduled", "{before}");
+    client.ack(&jobs[0]).await;
+    for job in &jobs[1..] {
+        let shown = state(&client, job).await;
+        assert_eq!(shown["state"], "scheduled", "{shown}");
+        assert_eq!(shown["scheduled_at"], before["scheduled_at"], "{shown}");
+    }
+    let stats = client.get("/ojs/v1/queues/q/stats").await.json();
+    assert_eq!(stats["queue"]["available"], 0, "{stats}");
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(state(&client, &jobs[1]).await["state"], "available");
+    assert_eq!(ids(&client.fetch("q", 3).await), [&jobs[1]]);
+    pair.stop().await;
 }

@@ -218,7 +218,8 @@ async fn paused_keys() {
         (set, rig.metric("ojs_throttle_paused_keys").await.unwrap())
     };
     assert_eq!(numbers().await, (0.0, 0.0));
-    rig.client.limit("a", json!({"concurrency": 0})).await;
+    rig.enqueue(JOB, 1).await;
+    rig.client.limit("k", json!({"concurrency": 0})).await;
     rig.client.limit("b", json!({"concurrency": 1})).await;
     let queue = "/ojs/v1/admin/queues/q/rate-limit";
     rig.client.set(queue, json!({"concurrency": 0})).await;

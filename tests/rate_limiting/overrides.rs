@@ -47,9 +47,110 @@ async fn a_pause_of_a_policy_that_is_renamed_is_told_of() {
         sleep(Duration::from_secs(5)).await;
         assert_eq!(told().len(), 1, "{:?}", told());
     }
-    for words in ["policies=old ", "clear --policy old"] {
-        assert!(told()[0].contains(words), "{:?}", told());
+    assert!(told()[0].contains("keys=_policy:old "), "{:?}", told());
+    assert!(told()[0].contains("clear _policy:old"), "{:?}", told());
+}
+
+/// Whoever paused a key must hear that its jobs start, whatever took the key out of the file.
+#[tokio::test(start_paused = true)]
+async fn a_pause_of_a_key_that_nothing_gives_any_more_is_told_of() {
+    let policy = "[[policy]]\nname = \"p\"\nmatch = { queue = \"q\" }\nconcurrency = 5\n";
+    let ignores = "[job_policies]\naccept = \"ignore\"\n";
+    let own = json!({"key": "p", "concurrency": 5});
+    for (before, after, own) in [
+        (policy, policy.replace("\"p\"", "\"new\""), Value::Null),
+        (policy, format!("{policy}key = \"other\"\n"), Value::Null),
+        (policy, format!("{policy}mode = \"shadow\"\n"), Value::Null),
+        (policy, String::new(), Value::Null),
+        ("", ignores.to_owned(), own),
+    ] {
+        let (lines, _logged) = Lines::listen();
+        let told = || lines.with("overrides_bind_nothing");
+        let net = Net::Sim(sim::Network::default());
+        let behind = backend(&net, Lax::spec()).await;
+        let store = Arc::new(MemoryStore::new(NOON));
+        let start = |file: &str| {
+            let file = format!("control_token = \"s3cret\"\n{file}");
+            Start::before(&net, &behind.base(), &file).store(store.clone())
+        };
+        let sidecar = start(before).start().await;
+        let (client, admin) = (sidecar.client(), sidecar.admin());
+        let paused = async || admin.metric("ojs_throttle_paused_keys").await.unwrap();
+        let apply = async |file: &str| {
+            let file = format!("control_token = \"s3cret\"\n{file}");
+            let next = settings(&behind.base(), &file);
+            assert_eq!(sidecar.reload.apply(next).word(), "applied");
+            sleep(Duration::from_secs(3)).await;
+        };
+        let why = async || admin.get("/throttle/v1/why?key=p").await.json();
+        enqueue(&client, 3, own).await;
+        assert_eq!(client.fetch("q", 1).await.len(), 1);
+        let path = "/throttle/v1/keys/p/override";
+        let set = json!({"concurrency": 0, "reason": "INC-42"});
+        admin.clone().controlling("s3cret").set(path, set).await;
+        assert!(client.fetch("q", 1).await.is_empty(), "{after}");
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(paused().await, 1.0, "{after}");
+        assert!(told().is_empty(), "{:?}", told());
+
+        apply(&after).await;
+        assert_eq!(client.fetch("q", 1).await.len(), 1, "{after}");
+        assert_eq!(told().len(), 1, "{after}: {:?}", told());
+        assert!(
+            told()[0].contains("keys=p clear=\"`ojs-throttle clear p`\""),
+            "{:?}",
+            told()
+        );
+        assert_eq!(paused().await, 0.0, "{after}");
+        let said = why().await;
+        assert_eq!(said["cause"], "binds nothing", "{after}: {said}");
+        assert!(said["why"].as_str().unwrap().contains("INC-42"), "{said}");
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(told().len(), 1, "it is told once of a file");
+
+        apply(before).await;
+        assert_eq!(told().len(), 1, "{:?}", told());
+        assert_eq!(paused().await, 1.0, "{after}");
+        assert_eq!(why().await["cause"], "paused", "{after}");
+        sidecar.stop().await;
+        let second = start(&after).start().await;
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(told().len(), 2, "at the start: {:?}", told());
+        let admin = second.admin();
+        assert_eq!(admin.metric("ojs_throttle_paused_keys").await, Some(0.0));
+        second.stop().await;
     }
+}
+
+/// Whoever pauses a policy by its name must not take that for done where a reload has put it in shadow. Jobs may bring
+/// the key themselves all the same.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_only_tried_is_paused_only_where_jobs_bring_it() {
+    let net = Net::Sim(sim::Network::default());
+    let behind = backend(&net, Lax::spec()).await;
+    let policy = "[[policy]]\nname = \"p\"\nmatch = { queue = \"q\" }\nconcurrency = 5\n";
+    let sidecar = Start::before(&net, &behind.base(), policy).start().await;
+    let client = sidecar.client();
+    enqueue(&client, 2, Value::Null).await;
+    assert_eq!(client.fetch("q", 1).await.len(), 1);
+    let next = settings(&behind.base(), &format!("{policy}mode = \"shadow\"\n"));
+    assert_eq!(sidecar.reload.apply(next).word(), "applied");
+    let (key, pause) = ("/ojs/v1/rate-limits/p", json!({"concurrency": 0}));
+    let refused = client.put(key, pause.clone()).await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("only tried"), "{}", refused.text());
+    let shown = client.get(key).await.json();
+    let hint = shown["hint"].as_str().unwrap();
+    assert!(hint.contains("only tried"), "{shown}");
+    assert_eq!(client.fetch("q", 1).await.len(), 1);
+
+    let brought = enqueue(&client, 2, json!({"key": "p", "concurrency": 5})).await;
+    assert_eq!(ids(&client.fetch("q", 1).await), [&brought[0]]);
+    client.set(key, pause).await;
+    assert!(client.fetch("q", 1).await.is_empty());
+    let why = sidecar.admin().get("/throttle/v1/why?key=p").await.json();
+    assert_eq!(why["cause"], "paused", "{why}");
+    sidecar.stop().await;
 }
 
 /// What is set by hand outlives the file and the process, and hides what the file says.

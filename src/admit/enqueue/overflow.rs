@@ -103,7 +103,7 @@ async fn drop_available(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest
     match drop::end_claimed(proxy, scope, &id, nack).await {
         DropEnd::Dropped => drop::tell_overflow(sidecar, queue, &id, job.raw()),
         // Claimed and not ended: it comes back when the claim lapses.
-        DropEnd::Lost | DropEnd::Open => return None,
+        DropEnd::Lost | DropEnd::Open(_) => return None,
     }
     Some((id, Dropped::Waiting(sent)))
 }

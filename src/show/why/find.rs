@@ -39,6 +39,14 @@ pub(in crate::show) async fn of_limit(
     if limited.space == Space::Policy {
         return (None, of_policy(sidecar, view));
     }
+    if let Some(set) = view.set.as_ref().filter(|_| !view.binds) {
+        let known: [(&str, &dyn Display); 3] = [
+            ("what", &named(limited.space, &view.name)),
+            ("name", &shell_word(&view.name)),
+            ("set", &set_by_hand(set, None)),
+        ];
+        return (None, Some(Cause::new(&causes::BINDS_NOTHING, &known)));
+    }
     let lost = sidecar.store.lost_mode(limited);
     let by_mode = match &lost {
         None | Some(LostMode::As(OnStoreError::Share)) => None,

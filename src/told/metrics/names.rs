@@ -130,8 +130,9 @@ series! {
     /// Jobs that went to workers under the policy, and calls that went out (kind).
     counter "ojs_throttle_starts_total" [policy kind];
     /// Answers of the policy's limits, each time a job or a call (kind) was to start. The verdict is allowed (it went to
-    /// a worker), limited (it waits), rescheduled or dropped. A job that waits is asked about again. A queue without room
-    /// is not asked about its jobs: for limits of a whole queue see ojs_rate_limit_exceeded_total.
+    /// a worker), limited (it waits), rescheduled or dropped (the backend has ended it). A job that waits is asked about
+    /// again. A queue without room is not asked about its jobs: for limits of a whole queue see
+    /// ojs_rate_limit_exceeded_total.
     counter "ojs_throttle_decisions_total" [policy kind verdict];
     /// What jobs and calls paid at their starts under a policy or a budget with a cost, and what they used beyond that
     /// (cost.settle).
@@ -160,7 +161,8 @@ series! {
     counter "ojs_throttle_shadow_refused_total" [queue] of jobs;
     /// Limits of keys, queues and policies that were set over HTTP. Bounds that were set over HTTP do not count.
     gauge "ojs_throttle_overrides_active" [] from 0;
-    /// Keys, queues and policies that a limit set over HTTP pauses (concurrency 0).
+    /// Keys, queues and policies that a limit set over HTTP pauses (concurrency 0). One that nothing has any more does
+    /// not count.
     gauge "ojs_throttle_paused_keys" [] from 0;
     /// Jobs that may be out at once by a limit of the config (concurrency), with an override of the policy, or of its key
     /// where it has one only. A limit of [[queue]] has policy "queue" and its name or glob in queue.

@@ -402,7 +402,8 @@ impl Metrics {
         self.0.keys.lock()
     }
 
-    /// Counts a refused job: by the limit that refused it, and by the action that a policy takes.
+    /// Counts a refused job: by the limit that refused it, and by the action that a policy takes. One that is to be dropped
+    /// counts once it [is](Metrics::dropped).
     pub fn refused(
         &self,
         kind: StartKind,
@@ -416,12 +417,14 @@ impl Metrics {
         match action {
             OnLimit::Wait => series.limited.increment(1),
             OnLimit::Reschedule => series.rescheduled.increment(1),
-            OnLimit::Drop => series.dropped.increment(1),
+            OnLimit::Drop => {}
         }
     }
 
     /// Counts a refused job that was ended in the backend.
-    pub fn dropped(&self, policy: &str) {
+    pub fn dropped(&self, policy: &Arc<str>) {
+        let series = self.policy(StartKind::Job, policy);
+        series.dropped.increment(1);
         self.of_policy("ojs_rate_limit_dropped_total", policy, 1);
     }
 
