@@ -349,9 +349,8 @@ async fn key_view(
     let is_left = had && numbers.iter().all(|one| one.limits == Limits::default());
     let named: Vec<Arc<str>> = numbers.iter().map(|one| Arc::clone(&one.policy)).collect();
     let misses = set.as_ref().is_some_and(|set| {
-        let of_file = numbers.iter().filter(|one| *one.policy != *policy::BROUGHT);
-        let mut files = of_file.map(|one| &one.limits);
-        files.any(|file| misses_windows(&set.limits, file))
+        let mut of_file = numbers.iter().filter(|one| *one.policy != *policy::BROUGHT);
+        of_file.any(|one| misses_windows(&set.limits, &one.limits))
     });
     let in_force = numbers.into_iter().map(|one| {
         let with_set = with_set(overrides, &one, sidecar.store.now());

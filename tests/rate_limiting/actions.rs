@@ -212,18 +212,18 @@ async fn what_waits_for_its_time_is_scheduled_also_after_an_ack() {
         jobs.push(client.enqueue(job).await);
     }
     assert_eq!(ids(&client.fetch("q", 3).await), [&jobs[0]]);
-    let before = state(&client, &jobs[1]).await;
+    let before = client.job(&jobs[1]).await;
     assert_eq!(before["state"], "scheduled", "{before}");
     client.ack(&jobs[0]).await;
     for job in &jobs[1..] {
-        let shown = state(&client, job).await;
+        let shown = client.job(job).await;
         assert_eq!(shown["state"], "scheduled", "{shown}");
         assert_eq!(shown["scheduled_at"], before["scheduled_at"], "{shown}");
     }
     let stats = client.get("/ojs/v1/queues/q/stats").await.json();
     assert_eq!(stats["queue"]["available"], 0, "{stats}");
     sleep(Duration::from_secs(6)).await;
-    assert_eq!(state(&client, &jobs[1]).await["state"], "available");
+    assert_eq!(client.job(&jobs[1]).await["state"], "available");
     assert_eq!(ids(&client.fetch("q", 3).await), [&jobs[1]]);
     pair.stop().await;
 }

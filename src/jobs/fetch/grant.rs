@@ -127,8 +127,7 @@ impl Proxy {
         let (asked, span) = (Instant::now(), traces::take(jobs.len()));
         let taken = {
             let asks: ClaimsOf<'_> = jobs.iter().map(|pick| &pick.claimed).collect();
-            let taking = sidecar.store.take(&asks, want);
-            traces::within(&span, taking).await
+            traces::within(&span, sidecar.store.take(&asks, want)).await
         };
         sidecar.fetching.way.took(asked.elapsed());
         let Ok(taken) = taken else {
