@@ -588,7 +588,7 @@ fn check_says_what_is_in_a_file() {
     assert!(
         warned
             .text
-            .ends_with("ok: 4 policies, 7 queues, 2 tenants, 16 egress entries, 35 warnings"),
+            .ends_with("ok: 4 policies, 7 queues, 2 tenants, 17 egress entries, 36 warnings"),
         "{}",
         warned.text
     );

@@ -413,6 +413,18 @@ fn settle(cost: &mut TomlTable<'_>) -> Option<Option<UseSource>> {
         let title = "stands beside `use`, which says the same";
         cost.refuse("settle", title, "remove it");
     }
+    if let Some(NumberPlace::Json(path)) = &place {
+        let is_number = |name: &str| name.bytes().all(|c| c.is_ascii_digit());
+        let number = path.split('.').find(|name| is_number(name));
+        if let Some((number, found)) = number.zip(cost.get("settle")) {
+            let title = format!(
+                "`{}` has {number:?}, and is followed through no array",
+                found.path
+            );
+            let hint = "only a member of that name is found: have the answer say it in a header, or in an object";
+            cost.warn(&found.span, title, hint);
+        }
+    }
     Some(used.or(place.map(UseSource::At)))
 }
 

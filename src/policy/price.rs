@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::job_view::JobView;
-use super::json_path::walk;
+use super::json_path::find;
 use super::template::{Rendered, Template};
 use ojs_json::{Json, Kind};
 use ojs_limit::{Cost, CostRule, Key, Limited, Share};
@@ -92,7 +92,7 @@ pub fn pays<'a>(
         return (rule.default, None);
     };
     let value = from.split_once('.');
-    let value = value.and_then(|(first, rest)| at(member(first)?, rest));
+    let value = value.and_then(|(first, rest)| find(member(first)?, rest));
     let said = value.and_then(|value| amount(value, 1.0));
     let most = rule.max.unwrap_or_else(|| most().max(rule.default));
     match said.and_then(NonZeroU32::new) {
@@ -107,15 +107,7 @@ pub fn pays<'a>(
 
 /// What an ACK says at a path that the job used.
 pub fn used(ack: Json<'_>, path: &str) -> Option<u32> {
-    amount(at(ack, path)?, 0.0)
-}
-
-/// The value at a dotted path, in which a number names an array's place too.
-fn at<'a>(value: Json<'a>, path: &str) -> Option<Json<'a>> {
-    walk(value, path, |value, name| match value.kind() {
-        Kind::Array => value.items().nth(name.parse().ok()?),
-        _ => value.get_exact(name),
-    })
+    amount(find(ack, path)?, 0.0)
 }
 
 /// A number from `least`, a fraction as the next whole one.
