@@ -391,6 +391,15 @@ impl CallLines {
         })
     }
 
+    /// When the first of the calls asks with which one of these limits stands in line; `None`: nobody waits there.
+    pub(crate) fn asks_at(&self, limited: &[Limited]) -> Option<Instant> {
+        let key = turn_key(limited)?;
+        let standings = self.0.lock();
+        let line = standings.by_key.get(key)?;
+        let lane = line.lanes.get(&LaneName::of(limited, key));
+        lane.and_then(CallLane::until).max(Some(line.shut.0))
+    }
+
     /// How many calls wait.
     pub(crate) fn all_waiting(&self) -> usize {
         self.0.lock().waiting.values().sum()

@@ -81,7 +81,7 @@ impl WayOut {
                             return Ok(start);
                         }
                         CallVerdict::Refused(_, Some(_)) if again > deadline => {
-                            return Err(self.limited(of, &answer, LATE));
+                            return Err(self.limited(of, &claimed, &answer, LATE));
                         }
                         CallVerdict::Refused(ref by, _) => by.as_ref().map(|(by, _)| by),
                         CallVerdict::NoWord => None,
@@ -104,7 +104,7 @@ impl WayOut {
                 }
             }
             if Instant::now() >= deadline {
-                return Err(self.limited(of, &answer, LATE));
+                return Err(self.limited(of, &claimed, &answer, LATE));
             }
         }
     }
@@ -139,7 +139,7 @@ impl WayOut {
             now: self.sidecar.store.now(),
         };
         let place = self.sidecar.calling.lines.join(&comer);
-        place.ok_or_else(|| self.limited(of, answer, FULL))
+        place.ok_or_else(|| self.limited(of, claimed, answer, FULL))
     }
 
     /// When the first of a line asks again by itself.
@@ -343,13 +343,22 @@ impl WayOut {
     }
 
     /// The call may not start in time.
-    fn limited(&self, of: &CallAsk, answer: &CallVerdict, hint: &'static str) -> Fault {
+    fn limited(
+        &self,
+        of: &CallAsk,
+        claimed: &Claimed,
+        answer: &CallVerdict,
+        hint: &'static str,
+    ) -> Fault {
         let key = &of.key;
         let CallVerdict::Refused(by, at) = answer else {
             let message = format!("the store does not say whether a call of key {key} may start");
             return Fault::new("store_unavailable", message).later(NO_WORD);
         };
         tell::call_refused(&self.sidecar, &self.name, key);
+        // Who has not asked is told what the first of its line was.
+        let first = || self.sidecar.calling.lines.asks_at(&claimed.limited);
+        let at = at.or_else(|| Some(self.sidecar.store.at(first()?)));
         let wait = at.map(|at| self.sidecar.instant_of(at) - Instant::now());
         let wait = wait.unwrap_or_default();
         // Others may have used up a budget that several keys have.

@@ -106,6 +106,51 @@ async fn no_more_wait_than_may() {
     assert_eq!(passed, 4, "{statuses:?}");
 }
 
+/// Who finds no place, and who stands behind others until `max_wait` is over, has not asked by itself: it is told when the
+/// first of its line may start.
+#[tokio::test(start_paused = true)]
+async fn who_has_not_asked_is_told_what_the_first_of_its_line_was() {
+    for (every, least, should_retry) in [("20s", 18, None), ("90s", 88, Some("false"))] {
+        let config = format!(
+            "key = 'vendor'\nthrottle = {{ interval = '{every}' }}\nmax_wait = '2m'\nmax_waiting = 1"
+        );
+        let world = World::start("", &config, |_| Answer::ok()).await;
+        assert_eq!(world.statuses("/", 1).await, [200]);
+        let caller = world.caller.clone();
+        let first = tokio::spawn(async move { caller.get("/").await.status });
+        sleep(millis(100)).await;
+        let begun = Instant::now();
+        let reply = world.caller.get("/").await;
+        assert!(begun.elapsed() < millis(10), "{:?}", begun.elapsed());
+        assert_eq!(reply.status, 429);
+        let text = |name: &str| reply.headers.get(name).map(|of| of.to_str().unwrap());
+        let after: u64 = text("retry-after").unwrap().parse().unwrap();
+        assert!((least..=least + 2).contains(&after), "{after}");
+        assert_eq!(text("x-should-retry"), should_retry, "{every}");
+        first.abort();
+    }
+    // Both have one key, and one waits for less time than the first does.
+    let slow = "key = 'vendor'\nthrottle = { interval = '30s' }";
+    let listen = "listen = '127.0.0.1:0'\n";
+    let other = "[[egress]]\nname = 'short'\nupstream = 'http://127.0.0.1:9'\n";
+    let config = format!("{listen}{slow}\nmax_wait = '1m'\n{other}{listen}{slow}\nmax_wait = '5s'");
+    let world = World::start("", &config, |_| Answer::ok()).await;
+    assert_eq!(world.statuses("/", 1).await, [200]);
+    let caller = world.caller.clone();
+    let first = tokio::spawn(async move { caller.get("/").await.status });
+    sleep(millis(100)).await;
+    let short = Client::new(&world.net, world.pair.sidecar.egress[1]);
+    let reply = short.get("/").await;
+    assert_eq!(reply.status, 429);
+    let after: u64 = reply.headers["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((23..=25).contains(&after), "{after}");
+    first.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_hangs_up_while_it_waits_costs_nothing() {
     let world = World::start("", SLOW, |_| Answer::ok()).await;
