@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue};
 
 use super::pass::called;
 use crate::answers::respond::Fault;
@@ -46,12 +46,6 @@ impl<'b> ReadBody<'b> {
             _ => None,
         }
     }
-}
-
-/// Whether a body is as it is read.
-pub(super) fn is_plain(headers: &HeaderMap) -> bool {
-    let how = headers.get(CONTENT_ENCODING);
-    how.is_none_or(|how| how == "identity")
 }
 
 /// Whether files come in parts of a body, which has no value at its top.

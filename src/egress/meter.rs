@@ -16,8 +16,9 @@ use crate::limit::{Cost, Key, Limited, Space};
 use crate::policy::json_path;
 use crate::store::Used;
 use crate::told::metrics::Settlement;
+use crate::wire::upstream::is_packed;
 
-use super::key::{ReadBody, is_plain, key_of};
+use super::key::{ReadBody, key_of};
 
 /// Where models tell of tokens: the first that is there says it. Then, which model it is, and
 /// why a stream ended early.
@@ -416,7 +417,7 @@ impl Meter {
             kind if kind.ends_with("json") => Some(Framing::Json),
             _ => None,
         };
-        let framing = framing.filter(|_| is_plain(headers));
+        let framing = framing.filter(|_| !is_packed(headers));
         answer.tail = (framing == Some(Framing::Events)).then(Vec::new);
         answer.scanner = framing.map(|framing| Scanner::new(Arc::clone(&answer.paths), framing));
     }

@@ -1,5 +1,6 @@
 //! Which requests are calls of an entry.
 
+use std::mem;
 use std::sync::Arc;
 
 use http::header::{self, HeaderName, HeaderValue};
@@ -47,9 +48,6 @@ pub(super) fn may_pass<'e>(
         }
     }
     let named = named(entry, parts)?;
-    if let Some(upstream) = &entry.upstream {
-        without_base(&upstream.base, parts)?;
-    }
     if wants_websocket(&parts.headers) {
         let message = "no other protocol passes here";
         return Err(Fault::bad_request(message)
@@ -85,13 +83,18 @@ pub(super) fn called(parts: &Parts) -> Result<Option<String>, Fault> {
     Ok(Some(named))
 }
 
-/// Takes the base path of an upstream, which is put before each path, off a whole URL.
+/// Takes the base path of an upstream off a whole URL, and gives that: keys and budgets see what is behind it, as of calls
+/// to this way out.
 ///
 /// # Errors
 /// It has another path.
-fn without_base(base: &str, parts: &mut Parts) -> Result<(), Fault> {
+pub(super) fn below_base(entry: &EgressSettings, parts: &mut Parts) -> Result<Option<Uri>, Fault> {
+    let base = entry
+        .upstream
+        .as_ref()
+        .map_or("", |upstream| &upstream.base);
     if base.is_empty() || parts.uri.authority().is_none() {
-        return Ok(());
+        return Ok(None);
     }
     let target = parts
         .uri
@@ -108,11 +111,11 @@ fn without_base(base: &str, parts: &mut Parts) -> Result<(), Fault> {
         of.path_and_query = Some(path.parse().ok()?);
         Uri::from_parts(of).ok()
     });
-    parts.uri = uri.ok_or_else(|| {
+    let below = uri.ok_or_else(|| {
         let message = format!("calls go out here to paths below {base} alone");
         Fault::new("host_not_listed", message)
     })?;
-    Ok(())
+    Ok(Some(mem::replace(&mut parts.uri, below)))
 }
 
 /// Refuses a call that names another service than it may.

@@ -15,8 +15,8 @@ use uuid::Uuid;
 
 use super::amazon::AmazonProtocol;
 use super::ask::CallAsk;
-use super::key::{ReadBody, is_plain};
-use super::pass::may_pass;
+use super::key::ReadBody;
+use super::pass::{below_base, may_pass};
 use super::redirect::CalledBy;
 use super::services::Services;
 use super::start::CallStart;
@@ -31,7 +31,9 @@ use crate::policy::{Vendor, back_at};
 use crate::settle::feedback::{heed_reply, text_lines};
 use crate::store::{Claim, LedgerExt as _};
 use crate::wire::boxed::boxed;
-use crate::wire::upstream::{ReplyBody, RequestBody, SendError, Upstream, UpstreamError, detached};
+use crate::wire::upstream::{
+    ReplyBody, RequestBody, SendError, Upstream, UpstreamError, detached, is_packed,
+};
 
 /// The largest body that is read before the call waits: so it is seen whether its caller hangs up, and the call can be
 /// made again.
@@ -152,18 +154,23 @@ impl WayOut {
         mut parts: Box<Parts>,
         body: Incoming,
     ) -> Result<Response<Body>, Fault> {
+        let whole = below_base(entry, &mut parts)?;
         let by_body = entry.sees_bodies();
         // Its room is taken until there is a reply.
         let (mut body, taken) = self.body(entry, body).await?;
         let ask = {
             let bytes = match &body {
-                CallBody::Whole(bytes) if by_body && is_plain(&parts.headers) => Some(bytes),
+                CallBody::Whole(bytes) if by_body && !is_packed(&parts.headers) => Some(bytes),
                 _ => None,
             };
             CallAsk::of(entry, &parts, &ReadBody::by(bytes))?
         };
         if let Some(budget) = &ask.unpaid {
             tell::unpaid(&self.sidecar, budget, &parts);
+        }
+        // It goes on as it came.
+        if let Some(whole) = whole {
+            parts.uri = whole;
         }
         if ask.settles() {
             ask_plain(&mut parts.headers);

@@ -25,6 +25,7 @@ use crate::tls::ListenerTls;
 use crate::told::metrics::Counted;
 use crate::wire::boxed::boxed;
 use crate::wire::ojs::{self, Operation};
+use crate::wire::upstream::is_packed;
 
 impl Service for Proxy {
     fn call(
@@ -256,40 +257,7 @@ fn or_refused(parts: &Parts, done: Result<Response<Body>, Fault>) -> Response<Bo
     done.unwrap_or_else(|fault| refuse(parts, fault))
 }
 
-/// Whether a body is packed, so that we cannot read what it asks for.
-fn is_packed(headers: &HeaderMap) -> bool {
-    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
-    codings.any(|coding| {
-        let each = coding.as_bytes().split(|byte| *byte == b',');
-        // Empty ones count as none (RFC 9110, 5.6.1).
-        let mut named = each.map(<[u8]>::trim_ascii).filter(|one| !one.is_empty());
-        !named.all(|coding| coding.eq_ignore_ascii_case(b"identity"))
-    })
-}
-
 fn packed() -> Fault {
     let message = "Content-Encoding is not supported on this route: its body must be read";
     Fault::new("unsupported_media_type", message).closing()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_body_is_packed_where_a_coding_says_so() {
-        for (codings, packed) in [
-            ("| , ", false),
-            ("identity,|Identity", false),
-            ("|gzip", true),
-            ("identity, , br", true),
-        ] {
-            let mut headers = HeaderMap::new();
-            for coding in codings.split('|') {
-                let coding = HeaderValue::from_static(coding);
-                headers.append(header::CONTENT_ENCODING, coding);
-            }
-            assert_eq!(is_packed(&headers), packed, "{codings}");
-        }
-    }
 }

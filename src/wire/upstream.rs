@@ -21,6 +21,7 @@ pub use base_url::{BaseUrl, one_name, usual_port, with_port, without_login};
 pub use body::{BodyError, NotCollected, RequestBody, collect};
 pub use call::{Call, CallBounds, ECHO, FEW_HEADER_LINES, HEADER_LINES, IDENTITY, Reply};
 pub use caller::Upstream;
+pub use coding::is_packed;
 pub use error::{SendError, UpstreamError};
 pub use gate::{WakeGate, hold};
 

@@ -58,7 +58,7 @@ async fn all_spellings_of_the_upstream_name_it_and_its_base_is_not_doubled() {
     let at = format!("http://{}", vendor.vendor.addr);
     let text = entry(
         vendor.vendor.addr,
-        "key = 's:{host}'\nrate = { limit = 5, period = '1h' }\non_limit = 'reject'",
+        "key = 's:{host}'\nrate = { limit = 10, period = '1h' }\non_limit = 'reject'",
     );
     let port = vendor.vendor.addr.port();
     let text = text.replace(&at, &format!("http://API.Example.com:{port}/base"));
@@ -86,6 +86,19 @@ async fn all_spellings_of_the_upstream_name_it_and_its_base_is_not_doubled() {
             ("/base/x", Some(&*name)),
             "{nth}"
         );
+    }
+    // A base may be all of a path, as of GraphQL, and what is only read is not sent otherwise.
+    for target in ["/base", "/base?a=1", "/base/", "/base/?a=1", "/base//x"] {
+        let name = format!("api.example.com:{port}");
+        let call = format!(
+            "GET http://{name}{target} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n"
+        );
+        assert_eq!(
+            status(&raw(&vendor.net, to, &call).await),
+            "200",
+            "{target}"
+        );
+        assert_eq!(vendor.vendor.calls().pop().unwrap().target(), target);
     }
     // Beside the base there is nothing of this way out.
     for path in ["/x", "/basement", "/"] {

@@ -367,9 +367,10 @@ impl Upstream {
         seen: SpecialHeaders,
     ) -> Result<(), UpstreamError> {
         let asked = std::mem::take(request.uri_mut());
-        // What names the service by itself may be signed.
-        let is_named = self.0.called.is_some() || self.is_egress() && asked.authority().is_some();
-        *request.uri_mut() = self.0.target.line(asked).map_err(unsendable)?;
+        // A call by a whole URL has the base path in it, and names the service by itself, which may be signed.
+        let is_whole = self.is_egress() && asked.authority().is_some();
+        let is_named = self.0.called.is_some() || is_whole;
+        *request.uri_mut() = (self.0.target.line(asked, is_whole)).map_err(unsendable)?;
         *request.version_mut() = Version::HTTP_11;
         let headers = request.headers_mut();
         if seen.hop_by_hop {

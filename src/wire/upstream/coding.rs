@@ -54,11 +54,17 @@ fn has_zlib_head(packed: &[u8]) -> bool {
     })
 }
 
+/// Whether a body is packed, so that nobody here can read it as it stands.
+pub fn is_packed(headers: &HeaderMap) -> bool {
+    codings(headers).is_none_or(|codings| !codings.is_empty())
+}
+
 /// The codings of a body, the outermost last; `None`: there is one that nobody here knows.
 fn codings(headers: &HeaderMap) -> Option<Vec<Coding>> {
     let lines = headers.get_all(header::CONTENT_ENCODING).iter();
     let mut all = Vec::new();
     for line in lines {
+        // Empty ones count as none (RFC 9110, 5.6.1).
         let names = line.to_str().ok()?.split(',').map(str::trim);
         for name in names.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity"))
         {
@@ -118,6 +124,23 @@ mod tests {
     use base64::engine::general_purpose::STANDARD;
 
     use super::*;
+
+    #[test]
+    fn a_body_is_packed_where_a_coding_says_so() {
+        for (codings, packed) in [
+            ("| , ", false),
+            ("identity,|Identity", false),
+            ("|gzip", true),
+            ("identity, , br", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            for coding in codings.split('|') {
+                let coding = http::HeaderValue::from_static(coding);
+                headers.append(header::CONTENT_ENCODING, coding);
+            }
+            assert_eq!(is_packed(&headers), packed, "{codings}");
+        }
+    }
 
     async fn plain(coding: &str, packed: &[u8]) -> Option<Bytes> {
         let mut headers = HeaderMap::new();

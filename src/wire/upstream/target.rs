@@ -170,9 +170,9 @@ impl Target {
         self.tls.as_ref()
     }
 
-    /// The request line: the base path, then path and query as they came. A scheme and host that the client wrote
-    /// there are ignored, because there is one backend.
-    pub(super) fn line(&self, target: Uri) -> Result<Uri, uri::InvalidUri> {
+    /// The request line: the base path, unless the target has it, then path and query as they came. A scheme and host that
+    /// the client wrote there are ignored, because there is one backend.
+    pub(super) fn line(&self, target: Uri, has_base: bool) -> Result<Uri, uri::InvalidUri> {
         let is_path = target.authority().is_none() && target.scheme().is_none();
         let path = target.path_and_query().map_or("/", PathAndQuery::as_str);
         if path == "*" || is_path && self.url.base.is_empty() {
@@ -180,7 +180,8 @@ impl Target {
         }
         // A URL may have a query and no path.
         let slash = if path.starts_with('?') { "/" } else { "" };
-        Uri::try_from([&self.url.base, slash, path].concat())
+        let base = if has_base { "" } else { &*self.url.base };
+        Uri::try_from([base, slash, path].concat())
     }
 }
 
@@ -206,7 +207,7 @@ mod tests {
         let target: Uri = target.parse().unwrap();
         Target::parse(base)
             .unwrap()
-            .line(target)
+            .line(target, false)
             .unwrap()
             .to_string()
     }
