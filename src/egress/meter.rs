@@ -11,18 +11,19 @@ use std::num::NonZeroU32;
 use crate::answers::respond::Fault;
 use crate::config::Budget;
 use crate::config::budget::{NumberPlace, TokenPrices, Tokens, UseSource};
-use crate::json::{Framing, Json, Scanner};
+use crate::json::{Framing, Json, JsonError, Kind, Reader, Scanner};
 use crate::limit::{Cost, Key, Limited, Space};
 use crate::policy::json_path;
 use crate::store::Used;
 use crate::told::metrics::Settlement;
+use crate::wire::ojs::DEPTH;
 use crate::wire::upstream::is_packed;
 
 use super::key::{ReadBody, key_of};
 
-/// Where models tell of tokens: the first that is there says it. Then, which model it is, and
-/// why a stream ended early.
-const TOLD: [&str; ERROR + 1] = [
+/// Where models tell of tokens: the first that is there says it. Then, which model it is, why a stream ended early, and
+/// which event of a stream this is.
+const TOLD: [&str; KIND + 1] = [
     "usage.prompt_tokens",
     "usage.input_tokens",
     "usage.completion_tokens",
@@ -34,10 +35,12 @@ const TOLD: [&str; ERROR + 1] = [
     "usage.cache_creation_input_tokens",
     "model",
     "error.type",
+    "type",
 ];
 const MODEL: usize = 9;
 /// Where a service says that it failed. In a stream it has succeeded before that.
 const ERROR: usize = 10;
+const KIND: usize = 11;
 /// The longest name of a model, in bytes.
 const LONGEST: usize = 256;
 /// Where a call says how much a model may write.
@@ -198,6 +201,7 @@ fn estimate(
 ) -> Option<u64> {
     let own = match &budget.estimate.from {
         Some(NumberPlace::Header(name)) => told(budget, &parts.headers, name),
+        Some(NumberPlace::Json(_)) if matches!(said, ReadBody::Unread) => return None,
         Some(NumberPlace::Json(path)) => said.json().and_then(|body| number_at(body, path)),
         None => None,
     };
@@ -220,45 +224,138 @@ fn estimate(
     }
 }
 
-/// The tokens that a call may use: a third of its bytes are read, and its own bound may be written. `None`: what it reads
-/// stands elsewhere.
+/// The tokens that a call may use: a third of its bytes are read, and its own bound may be written. `None`: nobody here
+/// knows how much it reads.
 fn may_use(body: Json<'_>, bytes: &[u8], uri: &Uri, budget: &Budget) -> Option<UsedTokens> {
     let is_elsewhere = |name: &&str| {
         let value = body.get_exact(name).filter(|value| !value.is_null());
         // A prompt may be a text, which stands here.
         value.is_some_and(|value| *name != "prompt" || value.members().next().is_some())
     };
-    let is_file = || memchr::memmem::find(bytes, b"\"file_id\"").is_some();
-    if ELSEWHERE.iter().any(is_elsewhere) || is_file() {
+    if ELSEWHERE.iter().any(is_elsewhere) {
         return None;
     }
-    let (mut text, mut pictures) = (bytes.len() as u64, 0);
-    for begin in memchr::memmem::find_iter(bytes, b"\"data:") {
-        let data = bytes.get(begin + 1..).unwrap_or_default();
-        let long = memchr::memchr(b'"', data).unwrap_or(data.len());
-        let data = data.get(..long).unwrap_or_default();
-        let begins = data.get(..MOST_TYPE).unwrap_or(data);
-        // Words that begin so are read as words.
-        let is_packed = memchr::memmem::find(begins, b";base64,").is_some();
-        if !is_packed || data.contains(&b' ') {
-            continue;
-        }
-        text = text.saturating_sub(long as u64);
-        pictures += 1;
-    }
+    let mut attached = Attached::default();
+    let read = attached.read(&mut Reader::new(bytes, DEPTH));
+    read.ok().filter(|_| !attached.is_unknown)?;
+    let text = bytes.len().saturating_sub(attached.packed) as u64;
     let own = MAY_WRITE.iter().find_map(|name| number_at(body, name));
     let default = budget.estimate.default;
     let default = default.filter(|_| budget.currency.is_none());
     let written = own.unwrap_or_else(|| default.map_or(WRITES, |default| default.get().into()));
-    let answers = number_at(body, "n").unwrap_or(1).max(1);
+    let answers = ["n", "best_of"].map(|name| number_at(body, name));
+    let answers = answers.into_iter().flatten().fold(1, u64::max);
     let writes = !uri.path().ends_with("/embeddings");
     Some(UsedTokens {
-        input: (text * 3).div_ceil(10) + pictures * PICTURE,
+        input: (text * 3).div_ceil(10) + attached.pictures * PICTURE,
         output: Some(written.saturating_mul(answers))
             .filter(|_| writes)
             .unwrap_or(0),
         ..UsedTokens::default()
     })
+}
+
+/// What a body has beside words.
+#[derive(Default)]
+struct Attached {
+    pictures: u64,
+    /// How many of its bytes those are.
+    packed: usize,
+    /// Whether nobody here knows how much is read of something else.
+    is_unknown: bool,
+}
+
+/// A value of a body, and of an object some of its members.
+struct AttachedValue<'a> {
+    whole: Json<'a>,
+    kind: Option<Json<'a>>,
+    media: Option<Json<'a>>,
+    data: Option<Json<'a>>,
+    url: Option<Json<'a>>,
+}
+
+impl Attached {
+    /// Reads the next value, and adds what is in it. Each byte is looked at once, however deep it stands.
+    fn read<'a>(&mut self, from: &mut Reader<'a>) -> Result<AttachedValue<'a>, JsonError> {
+        let ([mut kind, mut media, mut data, mut url], mut source) = ([None; 4], None);
+        let whole = match from.kind() {
+            Kind::Array => from.items(|from| self.read(from).map(drop))?,
+            Kind::Object => from.members(|name, from| {
+                let value = self.read(from)?;
+                let whole = value.whole;
+                match name {
+                    _ if name.is("type") => kind = Some(whole),
+                    _ if name.is("media_type") => media = Some(whole),
+                    _ if name.is("data") => data = Some(whole),
+                    _ if name.is("url") => url = Some(whole),
+                    _ if name.is("source") => source = Some(value),
+                    _ if name.is("file_id") || name.is("file_url") => {
+                        self.is_unknown |= whole.kind() == Kind::String;
+                    }
+                    _ if name.is("vector_store_ids") && !self.is_unknown => {
+                        self.is_unknown = whole.items().next().is_some();
+                    }
+                    _ if name.is("image_url") => {
+                        let is_link = begins_with(value.url.unwrap_or(whole), "http");
+                        self.pictures += u64::from(is_link);
+                    }
+                    _ => {}
+                }
+                Ok(())
+            })?,
+            _ => from.value()?,
+        };
+        if begins_with(whole, "data:") && is_packed_text(whole) {
+            self.add(begins_with(whole, "data:image"), whole);
+        }
+        if let Some(source) = source {
+            self.add_source(&source, says(kind, "image"));
+        }
+        Ok(AttachedValue {
+            whole,
+            kind,
+            media,
+            data,
+            url,
+        })
+    }
+
+    /// Adds what is read from a source, as Anthropic writes it.
+    fn add_source(&mut self, source: &AttachedValue<'_>, is_image: bool) {
+        if says(source.kind, "url") {
+            self.pictures += u64::from(is_image);
+            self.is_unknown |= !is_image;
+        }
+        if let Some(data) = source.data.filter(|_| says(source.kind, "base64")) {
+            let media = source.media.and_then(|media| media.text());
+            self.add(media.is_some_and(|media| media.starts_with("image/")), data);
+        }
+    }
+
+    /// Adds what is packed in this text.
+    fn add(&mut self, is_image: bool, text: Json<'_>) {
+        self.pictures += u64::from(is_image);
+        self.packed += text.raw().len().saturating_sub("\"\"".len());
+        self.is_unknown |= !is_image;
+    }
+}
+
+fn says(value: Option<Json<'_>>, word: &str) -> bool {
+    value.and_then(|value| value.text()).as_deref() == Some(word)
+}
+
+/// Whether a value is a text that begins so, in letters of any case.
+fn begins_with(value: Json<'_>, word: &str) -> bool {
+    let text = value.raw().strip_prefix(b"\"").unwrap_or_default();
+    let begins = text.get(..word.len());
+    begins.is_some_and(|begins| begins.eq_ignore_ascii_case(word.as_bytes()))
+}
+
+/// Whether this `data:` text is packed. Words that begin so are read as words.
+fn is_packed_text(value: Json<'_>) -> bool {
+    let text = value.raw();
+    let begins = text.get(..MOST_TYPE).unwrap_or(text);
+    memchr::memmem::find(begins, b";base64,").is_some() && !text.contains(&b' ')
 }
 
 fn number_at(body: Json<'_>, path: &str) -> Option<u64> {
@@ -350,14 +447,16 @@ struct MeteredAnswer {
     tail: Option<Vec<u8>>,
 }
 
-/// So end the streams of vendors. Their SDKs hang up then, before the last chunk has come.
-const LAST: [&[u8]; 4] = [
-    b"\ndata: [DONE]",
-    b"\ndata:[DONE]",
-    b"\nevent: message_stop",
-    b"\nevent:message_stop",
+/// The last events of vendors. Their SDKs hang up then, before the last chunk has come.
+const LAST: [&str; 4] = [
+    "message_stop",
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
 ];
-/// Within so many bytes of its end one of [`LAST`] stands.
+/// So end streams whose events do not say what they are.
+const DONE: [&[u8]; 2] = [b"\ndata: [DONE]", b"\ndata:[DONE]"];
+/// Within so many bytes of its end one of [`DONE`] stands.
 const TAIL: usize = 256;
 
 type Paths = Arc<[Box<[Box<str>]>]>;
@@ -477,7 +576,10 @@ impl MeteredAnswer {
             let tail = self.tail.as_deref().unwrap_or_default();
             memchr::memmem::find(tail, last).is_some()
         };
-        self.is_whole || LAST.iter().any(has)
+        let event = self.scanner.as_ref().filter(|of| of.is_between());
+        let event = event.and_then(|of| of.text_at(KIND));
+        let is_last = event.is_some_and(|event| LAST.contains(&event));
+        self.is_whole || is_last || DONE.iter().any(has)
     }
 
     /// Whether it has passed, and its service has not broken off within it.
@@ -508,16 +610,18 @@ impl MeteredAnswer {
         let read = prompt.or(input);
         let written = completion.or(output);
         read.or(written).or(total)?;
-        let within = of_prompt.or(of_input);
-        // Some leave what a model thinks out of what it wrote, and only the sum has it.
-        let beside_it = [beside, cache_write].map(Option::unwrap_or_default);
+        // Some vendors count what comes from the cache, and what goes into it, within what was read, others beside it.
+        let is_within = prompt.is_some();
+        let within = of_prompt.or(of_input).or(beside.filter(|_| is_within));
+        let beside_it = [beside, cache_write].map(|of| of.filter(|_| !is_within).unwrap_or(0));
         let all_read = read.map(|read| beside_it.into_iter().fold(read, u64::saturating_add));
+        // Some leave what a model thinks out of what it wrote, and only the sum has it.
         let rest = total.zip(all_read);
         let rest = rest.map(|(total, read)| total.saturating_sub(read));
-        let read = read.unwrap_or(0);
+        let read = read.unwrap_or(0).saturating_sub(within.unwrap_or(0));
+        let stored = cache_write.filter(|_| is_within).unwrap_or(0);
         Some(UsedTokens {
-            // Some vendors count what comes from the cache within what was read, others beside it.
-            input: read.saturating_sub(within.unwrap_or(0)),
+            input: read.saturating_sub(stored),
             cached: within.or(beside).unwrap_or(0),
             cached_counts: within.is_some(),
             cache_write: cache_write.unwrap_or(0),

@@ -123,12 +123,17 @@ impl Scanner {
         *self.found.get(nth).filter(|_| !self.is_broken())?
     }
 
-    /// The first text at this path, if it is short.
+    /// The last text at this path that is short.
     pub fn text_at(&self, nth: usize) -> Option<&str> {
         self.texts
             .get(nth)?
             .as_deref()
             .filter(|_| !self.is_broken())
+    }
+
+    /// Whether nothing of a text is missing that has begun.
+    pub fn is_between(&self) -> bool {
+        self.depth == 0 && matches!(self.state, Expects::Value | Expects::After)
     }
 
     /// Whether the text is no JSON that we read. Events never are: what was found before still stands.
@@ -212,8 +217,7 @@ impl Scanner {
             (state, b' ' | b'\n' | b'\r' | b'\t') => state,
             (Expects::Value | Expects::FirstItem | Expects::Name | Expects::FirstName, b'"') => {
                 self.is_name = matches!(state, Expects::Name | Expects::FirstName);
-                self.is_wanted =
-                    !self.is_name && (self.wanted()).any(|nth| self.texts.get(nth) == Some(&None));
+                self.is_wanted = !self.is_name && self.wanted().next().is_some();
                 self.token.clear();
                 Expects::String
             }
@@ -280,12 +284,20 @@ impl Scanner {
 
     /// Notes a text that has ended, unless it is too long.
     fn text_ends(&mut self) {
-        let is_whole = self.token.len() < self.most;
-        let text = string::unescape(&self.token).filter(|_| is_whole);
-        let wanted: Vec<_> = self.wanted().collect();
-        for nth in wanted {
+        if self.token.len() >= self.most {
+            return;
+        }
+        // Most events of a stream say what the one before them did.
+        let is_known = |nth: &usize| {
+            let known = self.texts.get(*nth).and_then(Option::as_deref);
+            known.is_some_and(|known| known.as_bytes() == self.token)
+        };
+        let news: Vec<_> = self.wanted().filter(|nth| !is_known(nth)).collect();
+        for nth in news {
             if let Some(found) = self.texts.get_mut(nth) {
-                *found = found.take().or_else(|| text.as_deref().map(Box::from));
+                *found = string::unescape(&self.token)
+                    .map(Box::from)
+                    .or(found.take());
             }
         }
     }

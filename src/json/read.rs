@@ -6,7 +6,7 @@
 use super::error::JsonError;
 use super::name::{Lengths, Name};
 use super::scan;
-use super::value::Json;
+use super::value::{Json, Kind};
 
 /// A place in a text that is being read from front to back. Until [`Reader::end`] has said so, what
 /// follows that place may be malformed.
@@ -61,6 +61,11 @@ impl<'a> Reader<'a> {
         let end = scan::value(self.text, start, self.depth);
         self.pos = end.map_err(|error| self.deep(error))?;
         Ok(Json::at(self.text, start..self.pos))
+    }
+
+    /// What the next value is, by its first byte.
+    pub fn kind(&self) -> Kind {
+        Json::at(self.text, self.pos..self.pos).kind()
     }
 
     /// Reads one value; of an object also members, as [`Json::pick`] finds them.

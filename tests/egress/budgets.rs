@@ -69,6 +69,22 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
             .cut(text.len(), Stops::Closes)
     };
     let called = |kind: &str| Answer::new(200, chat).header("Content-Type", kind);
+    // The last event of a response has all of it again.
+    let response_ends = |how: &str| {
+        let output = "word ".repeat(100);
+        let usage = r#""usage":{"input_tokens":100,"output_tokens":23,"total_tokens":123}"#;
+        format!(
+            "event: response.{how}\ndata: {{\"type\":\"response.{how}\",\"response\":{{\"model\":\"a\",{usage},\"output\":\"{output}\"}}}}\n\n"
+        )
+    };
+    let begun = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"model\":\"a\",\"usage\":null}}\n\n";
+    let hung_up = |text: &str, sent: usize| {
+        let answer = Answer::new(200, format!("{begun}{text}: more"));
+        let answer = answer.header("Content-Type", "text/event-stream");
+        let answer = answer.streamed(7, millis(1));
+        answer.cut(begun.len() + sent, Stops::Closes)
+    };
+    let response_cut = |how: &str| hung_up(&response_ends(how), response_ends(how).len());
     let table: Vec<(&str, Answer, u64)> = vec![
         ("chat", json(200, chat), 123),
         ("message", json(200, message), 123),
@@ -147,6 +163,36 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
             "cut before the end of a chat",
             cut_behind("data: {\"text\":\"data: [DONE]\"}\n\n"),
             1_016,
+        ),
+        ("cut behind a response", response_cut("completed"), 123),
+        (
+            "cut behind half a response",
+            response_cut("incomplete"),
+            123,
+        ),
+        ("cut behind no response", response_cut("failed"), 123),
+        (
+            "cut behind another event",
+            response_cut("in_progress"),
+            1_016,
+        ),
+        (
+            "cut within the last event",
+            hung_up(
+                &response_ends("completed"),
+                response_ends("completed").len() - 9,
+            ),
+            1_016,
+        ),
+        (
+            "not compressed",
+            json(200, chat).header("Content-Encoding", "Identity"),
+            123,
+        ),
+        (
+            "compressed by nothing",
+            json(200, chat).header("Content-Encoding", ""),
+            123,
         ),
         ("400", json(400, "{}"), 1_016),
         ("500", json(500, "{}"), 1_016),
@@ -305,6 +351,142 @@ async fn an_estimate_is_never_under_what_nobody_knows() {
     }
 }
 
+/// Files, stores of them and what is packed pay the most; pictures have a price of their own, and words are words.
+#[tokio::test(start_paused = true)]
+async fn what_a_model_reads_beside_words_is_paid() {
+    let world = World::start("", TOKENS, |_| Answer::ok()).await;
+    let packed = "A".repeat(9_000);
+    let data = |kind: &str| format!("data:{kind};base64,{packed}");
+    let with = |part: Value| json!({"max_tokens": 10, "input": [{"content": [part]}]});
+    let source = |kind: &str, source: Value| with(json!({"type": kind, "source": source}));
+    let in_body = |media: &str| json!({"type": "base64", "media_type": media, "data": packed});
+    let unknown = [
+        with(json!({"type": "input_file", "file_url": "https://h/a.pdf"})),
+        with(json!({"type": "input_file", "file_id": "f"})),
+        with(json!({"file": {"file_data": data("application/pdf")}})),
+        with(json!({"type": "input_file", "file_data": data("text/plain")})),
+        with(json!({"type": "input_audio", "data": data("audio/wav")})),
+        with(json!({"type": "image_url", "image_url": {"url": data("application/pdf")}})),
+        source("document", json!({"type": "url", "url": "https://h/a.pdf"})),
+        source("document", in_body("application/pdf")),
+        json!({"max_tokens": 10, "tools": [{"type": "file_search", "vector_store_ids": ["v"]}]}),
+    ];
+    let link = "https://h/a.png";
+    let (image, as_php) = (data("image/png"), data("image\\/png"));
+    // How many pictures, and how many bytes of the body are theirs.
+    let pictures = [
+        (
+            with(json!({"type": "image_url", "image_url": {"url": link}})),
+            1,
+            0,
+        ),
+        (
+            with(json!({"type": "input_image", "image_url": link})),
+            1,
+            0,
+        ),
+        (source("image", json!({"type": "url", "url": link})), 1, 0),
+        (source("image", in_body("image/png")), 1, 9_000),
+        (with(json!({"image_url": image})), 1, image.len()),
+        (
+            with(json!([{"image_url": {"url": image}}, {"image_url": link}])),
+            2,
+            image.len(),
+        ),
+    ];
+    let schema = json!({"type": "object", "properties": {
+        "file_id": {"type": "string"}, "file_url": {"type": "string"},
+        "image_url": {"type": "string"}, "source": {"type": "object"},
+        "vector_store_ids": {"type": "array"},
+    }});
+    let words = [
+        with(json!({"text": format!("\"file_id\": \"f\" or \"{image}\"")})),
+        with(json!({"text": "data:text/plain,hello"})),
+        with(json!({"text": "file_url", "image_url": null})),
+        source(
+            "document",
+            json!({"type": "text", "media_type": "text/plain", "data": "words"}),
+        ),
+        json!({"max_tokens": 10, "tools": [{"parameters": schema}]}),
+        json!({"max_tokens": 10, "tools": [{"vector_store_ids": []}]}),
+    ];
+    let read = |body: &Value, pictures: u64, packed: usize| {
+        let text = body.to_string().len() - packed;
+        (text as u64 * 3).div_ceil(10) + pictures * 1_500 + 10
+    };
+    let as_php = with(json!({"image_url": "X"}))
+        .to_string()
+        .replace('X', &as_php);
+    let mut table: Vec<(String, u64)> = vec![(as_php, 1_500 + 18 + 10)];
+    table.extend(unknown.iter().map(|body| (body.to_string(), 5_000)));
+    table.extend(
+        words
+            .iter()
+            .map(|body| (body.to_string(), read(body, 0, 0))),
+    );
+    let pictures = pictures
+        .iter()
+        .map(|(body, pictures, packed)| (body.to_string(), read(body, *pictures, *packed)));
+    table.extend(pictures);
+    let best = json!({"max_tokens": 100, "n": 2, "best_of": 20});
+    table.push((best.to_string(), 2_000 + 12));
+    let mut before = 0;
+    for (body, pays) in table {
+        let sent = world
+            .caller
+            .send(http::Method::POST, CHAT, &[JSON], body.clone());
+        assert_eq!(sent.await.status, 200);
+        sleep(millis(50)).await;
+        let now = counts(&world, "tokens").await.as_u64().unwrap();
+        let short: String = body.chars().take(120).collect();
+        assert_eq!(now - before, pays, "{short}");
+        before = now;
+    }
+}
+
+const POINTS: &str = "
+[[egress.budget]]
+name = 'points'
+cost = { from = 'json.items.1.points', default = 10, max = 100 }
+rate = { limit = 100000, period = '24h' }
+";
+
+/// A call whose body says the cost pays the most if that is not read, and nothing of that if there is none.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_not_read_pays_the_most() {
+    let world = World::start("", POINTS, |_| Answer::ok()).await;
+    let long = json!({"text": "x".repeat(1 << 20)}).to_string();
+    let points = |items: Value| json!({"items": items}).to_string();
+    let packed = ("content-encoding", "gzip");
+    let mut before = 0;
+    for (what, headers, body, pays) in [
+        ("none", &[JSON][..], "", 10),
+        ("said", &[JSON], &points(json!([{}, {"points": 7}])), 7),
+        ("unsaid", &[JSON], &points(json!([{"points": 7}])), 10),
+        ("a member", &[JSON], &points(json!({"1": {"points": 8}})), 8),
+        ("long", &[JSON], &long, 100),
+        ("no JSON", &[JSON], "points=7", 100),
+        ("compressed", &[JSON, packed], "{}", 100),
+        (
+            "not compressed",
+            &[JSON, ("content-encoding", " Identity, ")],
+            "{}",
+            10,
+        ),
+    ] {
+        let method = http::Method::POST;
+        let sent = world.caller.send(method, "/", headers, body.to_owned());
+        assert_eq!(sent.await.status, 200, "{what}");
+        let now = counts(&world, "points").await.as_u64().unwrap();
+        assert_eq!(now - before, pays, "{what}");
+        before = now;
+    }
+    let chunked = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+    let reply = raw(&world.net, world.pair.sidecar.egress[0], chunked).await;
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    assert_eq!(counts(&world, "points").await, before + 100);
+}
+
 /// No key depends on how long a body is, or how it comes.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_cannot_be_read_is_refused() {
@@ -326,6 +508,14 @@ async fn a_key_that_cannot_be_read_is_refused() {
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nd\r\n{\"model\":\"a\"}\r\n0\r\n\r\n";
     let reply = raw(&world.net, world.pair.sidecar.egress[0], chunked).await;
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    let first = r#"{"model":"a","items":[{"id":"b"}]}"#;
+    let by_item = by_model.replace("json.model", "json.items.0.id");
+    let of_items = World::start("", &by_item, |_| Answer::ok()).await;
+    let sent = of_items
+        .caller
+        .send(http::Method::POST, "/", &[JSON], first);
+    assert_eq!(sent.await.status, 200);
+    assert_eq!(counts(&of_items, "m:b").await, 1);
     // The last of two names counts, and letters matter, as for the vendor.
     let twice = r#"{"model":"b","model":"a","MODEL":"b"}"#;
     let reply = world
@@ -428,6 +618,16 @@ async fn each_use_counts_its_own() {
                 "input_tokens": 100, "output_tokens": 20, "cache_read_input_tokens": 64,
                 "cache_creation_input_tokens": 8, "total_tokens": 192,
             }),
+            // Of 172 that were read 64 came from the cache, and 8 went into it.
+            Some("litellm") => json!({
+                "prompt_tokens": 172, "completion_tokens": 20, "total_tokens": 192,
+                "prompt_tokens_details": {"cached_tokens": 64},
+                "cache_read_input_tokens": 64, "cache_creation_input_tokens": 8,
+            }),
+            Some("litellm, in short") => json!({
+                "prompt_tokens": 172, "completion_tokens": 20,
+                "cache_read_input_tokens": 64, "cache_creation_input_tokens": 8,
+            }),
             // What it thought is in the sum alone.
             Some("xai") => json!({
                 "prompt_tokens": 20, "completion_tokens": 100, "total_tokens": 2120,
@@ -448,6 +648,8 @@ async fn each_use_counts_its_own() {
         ("openai", [120.0, 100.0, 20.0, 0.002_424]),
         ("anthropic", [128.0, 108.0, 20.0, 0.003_164]),
         ("sum", [192.0, 108.0, 20.0, 0.003_164]),
+        ("litellm", [192.0, 172.0, 20.0, 0.003_164]),
+        ("litellm, in short", [192.0, 172.0, 20.0, 0.003_164]),
         ("xai", [2_120.0, 20.0, 2_100.0, 0.210_2]),
     ] {
         let headers = [JSON, ("x-said", vendor)];

@@ -427,13 +427,13 @@ fn the_streams_of_known_vendors_are_read() {
     assert_eq!(of(anthropic, &["usage", "output_tokens"]), Some(15));
 }
 
-/// However it is cut: the first short text at each path, as JSON has it.
+/// However it is cut: the last short text at each path, as JSON has it.
 #[test]
-fn the_first_text_at_a_path_is_found() {
+fn the_last_text_at_a_path_is_found() {
     let long = "x".repeat(NUMBER);
     for (text, framing, told) in [
         (
-            r#"{"a":"m","model":"m-\u00e9\"1","model":"n"}"#,
+            r#"{"a":"m","model":"n","model":"m-\u00e9\"1"}"#,
             Framing::Json,
             Some("m-é\"1"),
         ),
@@ -450,6 +450,13 @@ fn the_first_text_at_a_path_is_found() {
             Some("m"),
         ),
         ("data: {\"x\":{\"model\":\"m\"}}\n\n", Framing::Events, None),
+        (
+            &format!(
+                "data: {{\"model\":\"\"}}\n\ndata: {{\"model\":\"m\"}}\n\ndata: {{\"model\":\"{long}\"}}\n\n"
+            ),
+            Framing::Events,
+            Some("m"),
+        ),
     ] {
         for cut in 0..text.len() {
             let mut scanner = Scanner::new(paths(&[&["n"], &["model"]]), framing);
