@@ -534,7 +534,7 @@ fn check_says_what_is_in_a_file() {
         (
             "valid/warnings",
             0,
-            "\nok: 4 policies, 7 queues, 2 tenants, 16 egress entries, 35 warnings",
+            "\nok: 4 policies, 7 queues, 2 tenants, 17 egress entries, 36 warnings",
         ),
         ("invalid/unknown_fields", 78, "did you mean `max_wait`?"),
         ("none", 78, "error: cannot read"),

@@ -108,9 +108,9 @@ async fn who_has_not_asked_is_told_what_the_first_of_its_line_was() {
     }
     // Both have one key, and one waits for less time than the first does.
     let slow = "key = 'vendor'\nthrottle = { interval = '30s' }";
-    let other =
-        "[[egress]]\nname = 'short'\nlisten = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:9'";
-    let config = format!("{slow}\nmax_wait = '1m'\n{other}\n{slow}\nmax_wait = '5s'");
+    let listen = "listen = '127.0.0.1:0'\n";
+    let other = "[[egress]]\nname = 'short'\nupstream = 'http://127.0.0.1:9'\n";
+    let config = format!("{listen}{slow}\nmax_wait = '1m'\n{other}{listen}{slow}\nmax_wait = '5s'");
     let world = World::start("", &config, |_| Answer::ok()).await;
     assert_eq!(world.statuses("/", 1).await, [200]);
     let caller = world.caller.clone();
