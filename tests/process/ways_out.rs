@@ -135,5 +135,5 @@ fn the_key_of_a_way_out_is_no_stranger() {
         )
         .json();
     let hint = set["hint"].as_str().unwrap();
-    has(&hint, "no policy and no [[egress]] has this key");
+    has(hint, "no policy and no [[egress]] has this key");
 }
