@@ -166,6 +166,7 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
     let _ = match (strategy, limit["cause"]["name"].as_str()) {
         _ if of_policy => writeln!(out, "\npolicy {policy}: each of its keys has these limits"),
         (Some(strategy), _) => writeln!(out, "\n{kind} {name}{of}: limited by {strategy}"),
+        (None, Some("binds nothing")) => writeln!(out, "\n{kind} {name}{of}: limits nothing"),
         (None, Some(cause)) => writeln!(out, "\n{kind} {name}{of}: held back ({cause})"),
         (None, None) => writeln!(out, "\n{kind} {name}{of}: has room"),
     };

@@ -309,7 +309,7 @@ impl Attached {
             self.add(begins_with(whole, "data:image"), whole);
         }
         if let Some(source) = source {
-            self.add_source(&source, says(kind, "image"));
+            self.add_source(&source, kind);
         }
         Ok(AttachedValue {
             whole,
@@ -320,9 +320,10 @@ impl Attached {
         })
     }
 
-    /// Adds what is read from a source, as Anthropic writes it.
-    fn add_source(&mut self, source: &AttachedValue<'_>, is_image: bool) {
+    /// Adds what is read from a source, as Anthropic writes it, of something of this kind.
+    fn add_source(&mut self, source: &AttachedValue<'_>, of: Option<Json<'_>>) {
         if says(source.kind, "url") {
+            let is_image = says(of, "image");
             self.pictures += u64::from(is_image);
             self.is_unknown |= !is_image;
         }

@@ -191,7 +191,8 @@ pub async fn enforced_in_part(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     let under = starts.values().filter(|(_, job)| is_enforced(job)).count();
     judge.that(
-        (12..36).contains(&under),
+        // Ids are random: that is five standard deviations.
+        (6..43).contains(&under),
         format!("{under} of {JOBS} are under the entry"),
     );
     for (nth, (start, job)) in &starts {

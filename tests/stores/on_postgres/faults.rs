@@ -452,7 +452,7 @@ async fn what_is_locked_by_others_keeps_nobody_waiting() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_whose_commit_was_cut_off_did_not_happen() {
     let server = shared_postgres();
-    let store = on(&server, "cut", "a", 10_000);
+    let store = on(&server, "cut", "a", 30_000);
     let one = [limited("k", Some(1), None, None)];
     store.check().await.unwrap();
     let asking = server.clone();
@@ -474,7 +474,7 @@ async fn a_start_whose_commit_was_cut_off_did_not_happen() {
 #[tokio::test]
 async fn many_rows_are_changed_in_few_transactions() {
     let server = PostgresServer::start(UNSYNCED);
-    let store = on(&server, "many", "a", 10_000);
+    let store = on(&server, "many", "a", 30_000);
     let free = [limited("k", Some(999), None, None)];
     let jobs: Vec<_> = (0..512)
         .map(|nth| claimed(&nth.to_string(), 1, &free))
@@ -515,7 +515,7 @@ async fn many_rows_are_changed_in_few_transactions() {
 #[tokio::test]
 async fn a_server_in_another_place_is_reached() {
     let server = shared_postgres();
-    on(&server, "far", "a", 10_000).check().await.unwrap();
+    on(&server, "far", "a", 30_000).check().await.unwrap();
     let socket = far::Place::Socket(server.dir.path().join(".s.PGSQL.5432"));
     let port = far(socket, Duration::from_millis(25)).await;
     let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
@@ -546,7 +546,7 @@ async fn a_server_in_another_place_is_reached() {
 #[tokio::test]
 async fn the_end_of_the_connection_that_listens_is_noticed_at_once() {
     let server = shared_postgres();
-    let store = on(&server, "deaf", "a", 10_000);
+    let store = on(&server, "deaf", "a", 30_000);
     store.check().await.unwrap();
     assert_eq!(store.wake().await, Wake::All);
     store.due(9).await.unwrap();
