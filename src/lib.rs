@@ -110,6 +110,7 @@
 //! | base, subqueue | a queue that workers name, and one of the backend's beside it in which jobs with a key of their own wait |
 //! | head | a held job of a subqueue whose key has no room: those behind it stay in the backend |
 //! | spare | of a group of the hold: all of its jobs have left, and it is kept for the next one of its kind |
+//! | beside | windows of a key that other jobs name: a start counts there, and does not wait for them |
 //! | flow, tag | the jobs of one key, or of one group of it, that wait in one subqueue; what tells flows there apart |
 //! | mark | something came to a subqueue; of a queue: the store knows that it has subqueues |
 //! | trust | how many jobs are asked of a subqueue at once: as many as started without a refusal |

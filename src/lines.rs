@@ -391,7 +391,7 @@ impl CallLines {
         })
     }
 
-    /// When the first of the calls asks with which one of these limits stands in line; `None`: nobody waits there.
+    /// When the first call in the line of these limits asks; `None`: nobody waits there.
     pub(crate) fn asks_at(&self, limited: &[Limited]) -> Option<Instant> {
         let key = turn_key(limited)?;
         let standings = self.0.lock();

@@ -405,6 +405,26 @@ mod tests {
     }
 
     #[test]
+    fn a_new_file_forgets_windows_of_other_jobs() {
+        let named = KnownKeys::default();
+        let note = |limits: &Arc<[Limited]>| named.name(&mut named.open(), limits);
+        let (plain, mut windowed) = (Arc::from([limited(1)]), limited(1));
+        windowed.limits.rates = vec![crate::limit::Rate {
+            limit: std::num::NonZeroU32::MIN,
+            period: std::num::NonZeroU64::MIN,
+            window: Default::default(),
+        }];
+        note(&plain);
+        assert!(named.with_beside(&plain).is_none());
+        note(&Arc::from([windowed]));
+        let both = named.with_beside(&plain).unwrap();
+        assert_eq!(both[0].limits.rates.len(), 1);
+        named.forget_windows();
+        note(&plain);
+        assert!(named.with_beside(&plain).is_none());
+    }
+
+    #[test]
     fn jobs_that_wait_are_counted_once_and_some_are_forgotten() {
         let named = KnownKeys::default();
         let waits = LimitedJob {

@@ -83,8 +83,8 @@ pub(super) fn called(parts: &Parts) -> Result<Option<String>, Fault> {
     Ok(Some(named))
 }
 
-/// Takes the base path of an upstream off a whole URL, and gives that: keys and budgets see what is behind it, as of calls
-/// to this way out.
+/// Takes the base path of an upstream off the URL of a call, and gives the URL as it came. So keys and budgets see what is
+/// behind the base, as they do of calls by path. `None`: nothing was taken off.
 ///
 /// # Errors
 /// It has another path.

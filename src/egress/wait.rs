@@ -356,7 +356,7 @@ impl WayOut {
             return Fault::new("store_unavailable", message).later(NO_WORD);
         };
         tell::call_refused(&self.sidecar, &self.name, key);
-        // Who has not asked is told what the first of its line was.
+        // A call that has not asked by itself is told when the first of its line may start.
         let first = || self.sidecar.calling.lines.asks_at(&claimed.limited);
         let at = at.or_else(|| Some(self.sidecar.store.at(first()?)));
         let wait = at.map(|at| self.sidecar.instant_of(at) - Instant::now());

@@ -20,7 +20,7 @@ use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Call;
 
 /// How long after a first attempt that came to nothing the next one is made, and how long at most after later ones: the
-/// pause doubles. A claim that lasts 30 s sees a few of them.
+/// pause doubles. A claim lasts for 30 s, which is enough for six or seven attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 

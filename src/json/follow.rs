@@ -131,7 +131,7 @@ impl Scanner {
             .filter(|_| !self.is_broken())
     }
 
-    /// Whether nothing of a text is missing that has begun.
+    /// Whether the text that began last is whole.
     pub fn is_between(&self) -> bool {
         self.depth == 0 && matches!(self.state, Expects::Value | Expects::After)
     }

@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use super::limits::{Limits, Measure, Rate, Throttle};
 use super::windows::MOST;
 
-/// The most windows of other jobs in which a start counts. As many again are left for its own.
+/// The most windows of a key that are remembered here.
 const MOST_BESIDE: usize = MOST / 2;
 
 impl Rate {
@@ -79,24 +79,55 @@ impl Beside {
         }
     }
 
-    /// In what a start counts besides, whose own limits of the key are these; `None`: in nothing.
+    /// What a start with these own limits of the key counts in besides; `None`: nothing. Both together have no more windows
+    /// than a key has, or the start would wait for a place.
     pub fn of<'a>(&self, own: impl Iterator<Item = &'a Limits> + Clone) -> Option<Limits> {
-        let has = |rate: &Rate| {
-            own.clone()
-                .flat_map(|own| &own.rates)
-                .any(|of| of.is_like(rate))
-        };
+        let rates = own.clone().flat_map(|own| &own.rates);
+        let left = MOST.saturating_sub(rates.clone().count());
+        let missing = |rate: &&Rate| !rates.clone().any(|own| own.is_like(rate));
         let is_spaced = own.clone().any(|own| own.throttle.is_some());
         let limits = Limits {
             concurrency: None,
             rates: self
                 .rates
                 .iter()
-                .filter(|rate| !has(rate))
+                .filter(missing)
+                .take(left)
                 .cloned()
                 .collect(),
             throttle: (self.is_spaced && !is_spaced).then_some(Throttle::COUNTED_ALONE),
         };
         limits.counts_time().then_some(limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn windows(seconds: std::ops::Range<u64>) -> Limits {
+        let rates = seconds.map(|period| Rate {
+            limit: NonZeroU32::MIN,
+            period: NonZeroU64::new(period).unwrap(),
+            window: Default::default(),
+        });
+        Limits {
+            rates: rates.collect(),
+            ..Limits::default()
+        }
+    }
+
+    #[test]
+    fn windows_of_others_leave_places_for_a_start_s_own() {
+        let mut beside = Beside::default();
+        beside.see([windows(1..7)].iter());
+        for (own, counted) in [(0, 4), (3, 4), (6, 2), (8, 0)] {
+            let own = windows(100..100 + own);
+            let others = beside.of(std::iter::once(&own)).unwrap_or_default();
+            assert_eq!(others.rates.len(), counted, "{own:?}");
+            assert_eq!(others.without_counted(), Limits::default());
+        }
+        let like = windows(1..3);
+        assert_eq!(beside.of(std::iter::once(&like)).unwrap().rates.len(), 2);
     }
 }

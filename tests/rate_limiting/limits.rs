@@ -81,7 +81,7 @@ async fn jobs_of_one_key_are_spaced_from_each_other_whatever_limits_they_bring()
     assert_eq!(client.fetch("a", 2).await.len(), 1);
 }
 
-/// What other jobs count limits a job neither on the page of its key nor in `why`, and a new file forgets it.
+/// Windows in which a job's start only counts are shown as limits of it neither in the list of keys nor in `why`.
 #[tokio::test(start_paused = true)]
 async fn windows_of_other_jobs_are_no_limits_of_a_job() {
     let (pair, client) = simulated(Lax::spec(), "").await;

@@ -136,6 +136,7 @@ impl Proxy {
         };
         reclaimed(sidecar, &taken.ended);
         sidecar.hold.served(&taken.served, sidecar.store.now());
+        // The store has not heard of jobs without a verdict.
         let named = jobs.iter_mut().zip(&taken.verdicts);
         named.for_each(|(pick, _)| pick.named = true);
         let mut verdicts = taken.verdicts.into_iter();

@@ -135,7 +135,8 @@ impl Guard {
     fn end_loss(&self, state: &mut Notes, lost: &Lost, rows: usize) {
         self.alone.store(None);
         state.failures.takes = 0;
-        (state.away, state.siblings) = (true, lost.sidecars.saturating_sub(1) as usize);
+        state.away = true;
+        state.siblings = lost.sidecars.saturating_sub(1) as usize;
         let clock = Clock::new(self.inner.now().0);
         state.counted = Some(lost.local.emptied(clock));
         if state.losses.end() {

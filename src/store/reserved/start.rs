@@ -70,7 +70,8 @@ impl ReservedStore {
         Ok(ended)
     }
 
-    /// `left` of those that were wanted first have not started.
+    /// Starts at most `left` jobs. Where that is fewer than `want`, others of this call have started already, and the store
+    /// is asked nothing more.
     async fn take_here(
         &self,
         asks: &[&Claimed],

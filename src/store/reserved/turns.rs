@@ -131,7 +131,7 @@ impl Turns {
         }
     }
 
-    /// The same, as far as it is known without the store.
+    /// What a job does that wants to start, as far as it is known without the store.
     pub(super) fn known(&mut self, now: Timestamp) -> Option<Next> {
         self.expire(now);
         if let Some(turn) = self.left.front().copied() {
