@@ -14,7 +14,7 @@
 //! | `calling` | calls that wait, and calls that are out |
 //! | `shadow` | what entries that are only tried would have done |
 //! | `snapshot`, `whole` | one picture of what is, for all who show it; what is wrong with the sidecar as a whole |
-//! | `named`, `causes`, `tell`, `guard` | keys by name, reasons to wait, events, and who may look or change |
+//! | `named`, `tell`, `guard` | keys by name, events, and who may look or change |
 
 pub(crate) mod admit;
 pub(crate) mod adoption;
@@ -23,7 +23,6 @@ mod backend;
 pub(crate) mod backend_stats;
 mod backlogs;
 pub(crate) mod calling;
-pub(crate) mod causes;
 pub(crate) mod claims;
 mod control;
 mod discarded;

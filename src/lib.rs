@@ -37,7 +37,7 @@
 //! | [`bounds`] | how much waits in bounded queues, and whether an enqueue fits: sums under one lock, no I/O |
 //! | [`policy`] | which limits apply to a job, and which can apply to a queue |
 //! | [`limit`] | the limiter: all limits of a key are asked, then all are taken; pure |
-//! | [`told`] | what the sidecar tells: its events, in one ring, each encoded once; and every series, declared once |
+//! | [`told`] | what the sidecar tells: its events, in one ring, each encoded once; every series and every reason to wait, declared once |
 //! | [`wire`] | calls to the backend, and whether one may be made again; names of paths and headers; the spans of a request |
 //! | [`otlp`] | sends spans to a collector, where that is wanted |
 //! | [`log`] | writes the log's lines in a thread of its own, and shortens foreign texts in them |
@@ -157,7 +157,7 @@
 //! admin     -> answers config control desk server show tls told
 //! server    -> answers net tls wire
 //! front     -> admit answers config control desk hold inquiry jobs json limit policy settle show store subqueues tls told wire
-//! control   -> admit answers bounds desk duration inquiry json limit policy show store subqueues wire
+//! control   -> admit answers bounds desk duration inquiry json limit policy show store subqueues told wire
 //! show      -> answers bounds desk duration hold inquiry jobs json limit policy shadow store subqueues told wire
 //! jobs      -> admit answers bounds desk egress hold inquiry json limit lines log policy shadow store subqueues told wire
 //! egress    -> answers config desk inquiry json limit lines policy settle store told wire

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::kinds::{MOST_PEM, content};
+use super::kinds::MOST_PEM;
 use super::settings::{SETTINGS, Settings};
 use ojs_duration as duration;
+use ojs_reader::content;
 use ojs_tls::{self as tls, Lifetime};
 
 /// What to do about a certificate that ends.

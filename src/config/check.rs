@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::certificates::RENEW;
 use super::command_line::CommandLine;
-use super::file::{self, unreadable};
+use super::file;
 use super::load::read_whole;
 use super::meaning::{Meaning, meaning};
 use super::settings::Settings;
@@ -91,7 +91,7 @@ pub fn check(path: &Path, overrides: &CommandLine, colours: Colours) -> Checked 
     let name = path.display().to_string();
     let settings = match path.as_os_str() == "-" {
         true => read_whole(std::io::stdin())
-            .map_err(|error| unreadable("standard input", &error))
+            .map_err(|error| Report::unreadable("standard input", &error))
             .and_then(|text| file::read(Sources::file("standard input", text), overrides)),
         false => Settings::load_with(Some(path), overrides),
     };

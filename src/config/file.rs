@@ -1,26 +1,20 @@
 //! From the file's text to [`Settings`]: every table, then what only shows when all of them are read.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 use std::path::PathBuf;
 
 use toml::Spanned;
 use toml::de::DeTable;
 
 use super::choices::StoreUrl;
-use super::command_line::{CommandLine, about_unknown};
+use super::command_line::{CommandLine, VARIABLES, about_unknown};
 use super::kinds::must_have_certificates;
 use super::listen::BackendAt;
-use super::merge::{self, LISTS};
 use super::origins::Origins;
 use super::policies;
 use super::settings::{Settings, TablesByName};
 use super::tls::must_be_identity;
-use ojs_reader::{
-    EGRESS, FileReading, Problem, ProblemSeverity, Report, SourceKind, SourceText, Sources,
-    TomlTable,
-};
+use ojs_reader::{Document, EGRESS, FileReading, LISTS, Report, SourceKind, Sources, TomlTable};
 use ojs_wire::upstream::BaseUrl;
 
 /// Reads whole files as one, and puts the environment and the command line over them.
@@ -38,20 +32,13 @@ pub(super) fn read(files: Sources, overrides: &CommandLine) -> Result<Settings, 
 /// The settings as far as they can be read, and what is wrong with the rest.
 pub(super) fn read_what_can_be(mut files: Sources, overrides: &CommandLine) -> (Settings, Report) {
     add_variables(&mut files, overrides);
-    let Parsed {
-        document,
-        errors,
-        twice,
-    } = parsed(&files);
-    let reading = FileReading::new(errors.len());
-    let settings = sections(&reading, &files, &document, overrides);
+    let document = Document::parse(&files, &VARIABLES);
+    let reading = FileReading::new(document.broken());
+    let settings = sections(&reading, &files, &document.root, overrides);
     let origins = Origins::new(reading.places.take(), &files, overrides);
     let beside = reading.files.take();
-    let (mut problems, _) = reading.finish(document.get_ref());
-    for (source, errors) in &errors {
-        syntax(&files, source, errors, &mut problems);
-    }
-    problems.extend(twice);
+    let (mut problems, _) = reading.finish(document.root.get_ref());
+    document.add_problems(&files, &mut problems);
     // A file may name any variable as its own.
     let is_named = |name: &&String| files.text().contains(&format!("${{{name}}}"));
     let unknown = overrides.unknown.iter().filter(|name| !is_named(name));
@@ -84,126 +71,6 @@ fn add_variables(files: &mut Sources, overrides: &CommandLine) {
         let text = format!("{variable}={}", value.expose());
         files.push(SourceKind::Variable, *variable, &text);
     }
-}
-
-/// All files as one document.
-struct Parsed<'s> {
-    document: Spanned<DeTable<'s>>,
-    /// What is not TOML, in those files in which something is not.
-    errors: Vec<(SourceText<'s>, Vec<toml::de::Error>)>,
-    /// What stands in two files.
-    twice: Vec<Problem>,
-}
-
-fn parsed(sources: &Sources) -> Parsed<'_> {
-    let mut whole = Spanned::new(0..0, DeTable::new());
-    let (mut errors, mut twice) = (Vec::new(), Vec::new());
-    for source in sources.iter() {
-        if source.kind == SourceKind::Variable {
-            merge::put_over(whole.get_mut(), &source);
-            continue;
-        }
-        let (document, wrong) = DeTable::parse_recoverable(source.text);
-        if !wrong.is_empty() {
-            errors.push((source, wrong));
-        }
-        if source.start == 0 {
-            whole = document;
-            continue;
-        }
-        let more = merge::moved(document.into_inner(), source.start);
-        merge::join(whole.get_mut(), more, "", sources, &mut twice);
-    }
-    Parsed {
-        document: whole,
-        errors,
-        twice,
-    }
-}
-
-/// How the parser begins where an array or an inline table does not end: what follows is one more value to it.
-const OPEN: &str = "missing comma";
-
-/// Adds what is not TOML, once a line: the rest of such a line says nothing any more, and neither does
-/// what was read from it.
-fn syntax(
-    all: &Sources,
-    source: &SourceText<'_>,
-    errors: &[toml::de::Error],
-    problems: &mut Vec<Problem>,
-) {
-    let breaks: Vec<usize> = all.text().match_indices('\n').map(|(at, _)| at).collect();
-    let line = |at: usize| breaks.partition_point(|end| *end < at);
-    let mut broken: BTreeMap<usize, Problem> = BTreeMap::new();
-    for error in errors {
-        let own = error.span().unwrap_or_default();
-        let span = own.start + source.start..own.end + source.start;
-        broken.entry(line(span.start)).or_insert_with(|| Problem {
-            severity: ProblemSeverity::Error,
-            title: "not valid TOML".into(),
-            hint: meant(source.text, &own)
-                .unwrap_or_else(|| error.message().trim().replace('\n', ", ")),
-            span: Some(span),
-        });
-    }
-    problems.retain(|problem| {
-        let span = problem.span.clone().unwrap_or_default();
-        let lines = line(span.start)..=line(span.end);
-        broken.range(lines).next().is_none()
-    });
-    // One bracket too few makes nonsense of all that follows. So does a header that is there twice, and YAML.
-    let hints = [OPEN, TWICE, YAML];
-    let is_last = |problem: &Problem| hints.iter().any(|hint| problem.hint.starts_with(hint));
-    let open = broken.values().position(is_last);
-    problems.extend(
-        broken
-            .into_values()
-            .take(open.map_or(usize::MAX, |nth| nth + 1)),
-    );
-}
-
-/// How the hint begins for a table whose header is there twice.
-const TWICE: &str = "this table is there already";
-const YAML: &str = "this looks like YAML; TOML has a line [server] and below it upstream = \"…\"";
-
-/// What the line of an error must have been meant as, if that can be told.
-fn meant(text: &str, error: &Range<usize>) -> Option<String> {
-    let (above, rest) = text.split_at_checked(error.start)?;
-    let begin = above.rsplit('\n').next().unwrap_or_default();
-    let line = format!("{begin}{}", rest.lines().next().unwrap_or_default());
-    let name = text
-        .get(error.clone())
-        .filter(|_| begin.trim_start() == "[");
-    if let Some(name) = name {
-        let header = format!("{name}]");
-        let is_first = |line: &str| line.trim_start_matches([' ', '[']).starts_with(&header);
-        let first = above.lines().position(is_first)? + 1;
-        return Some(match LISTS.contains(&name) {
-            true => format!("{TWICE}: write [[{name}]], here and in line {first}"),
-            false => format!("{TWICE}, in line {first}: put its fields there"),
-        });
-    }
-    if line.contains(['“', '”', '„', '‘', '’']) {
-        return Some("write straight quotes: \"…\"".into());
-    }
-    let (name, _) = line.split_once(':')?;
-    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b" -_".contains(&byte);
-    name.bytes().all(is_word).then(|| YAML.to_owned())
-}
-
-/// The report on a file that cannot be read at all.
-pub(super) fn unreadable(name: &str, error: &std::io::Error) -> Report {
-    let title = format!("cannot read {name}: {error}");
-    let hint = "give the path of a TOML file; config.example.toml shows every field".to_owned();
-    Report::new(
-        &Sources::default(),
-        vec![Problem {
-            severity: ProblemSeverity::Error,
-            span: None,
-            title,
-            hint,
-        }],
-    )
 }
 
 /// The paths of all fields that the reader knows (`fetch.max_wait`), as far as `text` has their

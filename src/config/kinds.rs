@@ -1,8 +1,6 @@
 //! What a setting may be. Each of these reads one field of a table, reports what is wrong with it, and gives the
 //! default where it is wrong or absent, so that reading goes on. And it shows a value as the file would write it.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -19,7 +17,7 @@ use ojs_duration::plain;
 use ojs_limit::Key;
 use ojs_policy::fields::Fields;
 use ojs_policy::numbers::plain_size;
-use ojs_reader::TomlTable;
+use ojs_reader::{TomlTable, content};
 use ojs_store::{postgres, redis, sqlite};
 use ojs_tls as tls;
 use ojs_wire::upstream::BaseUrl;
@@ -27,8 +25,6 @@ use ojs_wire::upstream::BaseUrl;
 /// The longest timeout that makes sense.
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 
-/// The largest file of a token, in bytes.
-const MOST_TOKEN: u32 = 64 << 10;
 /// The largest file of certificates, in bytes.
 pub(super) const MOST_PEM: u32 = 16 << 20;
 const PEM_HINT: &str = "the path of a PEM file";
@@ -104,18 +100,7 @@ pub(super) fn size(within: RangeInclusive<usize>) -> impl SettingKind<usize> {
 pub(super) fn count<T: From<usize>>(
     within: RangeInclusive<usize>,
 ) -> impl Fn(&mut TomlTable<'_>, &'static str, T) -> T {
-    move |table, name, default| {
-        let Ok(Some(number)) = table.int(name) else {
-            return default;
-        };
-        let fits = usize::try_from(number).ok();
-        let fits = fits.filter(|fits| within.contains(fits));
-        if fits.is_none() {
-            let what = format!("must be from {} to {}", within.start(), within.end());
-            table.refuse(name, what, format!("found {number}"));
-        }
-        fits.map_or(default, T::from)
-    }
+    move |table, name, default| table.whole_number(name, default, within.clone())
 }
 
 /// One of some words.
@@ -210,22 +195,6 @@ pub fn digest_of(files: &[PathBuf]) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// What is in a regular file of at most so many bytes: the name of a device may stand there, which has no end.
-pub(super) fn content(path: &Path, most: u32) -> io::Result<Vec<u8>> {
-    // First, because to open a pipe waits for whoever writes into it.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    let mut bytes = Vec::new();
-    let file = File::open(path)?;
-    let read = file.take(u64::from(most) + 1).read_to_end(&mut bytes)?;
-    if read > most as usize {
-        let why = format!("it is larger than {} KiB", most >> 10);
-        return Err(io::Error::other(why));
-    }
-    Ok(bytes)
-}
-
 /// A token as written, from the environment, or from a file.
 pub(super) fn token() -> impl SettingKind<Option<Secret>> {
     ReadAndShown(read_token, |token: &Option<Secret>| {
@@ -233,28 +202,12 @@ pub(super) fn token() -> impl SettingKind<Option<Secret>> {
     })
 }
 
-/// A text as written, from the environment, or from a file that it names.
-pub(super) fn secret(table: &mut TomlTable<'_>, name: &'static str) -> Option<String> {
-    let given = table.expanded(name)?;
-    let Some(path) = given.strip_prefix("file:") else {
-        return Some(given);
-    };
-    match content(table.note_file(Path::new(path)), MOST_TOKEN) {
-        Ok(bytes) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
-        Err(error) => {
-            let title = format!("`{}`: cannot read {path}: {error}", table.path_of(name));
-            table.error(&table.span_of(name), title, "the path of a file");
-            None
-        }
-    }
-}
-
 fn read_token(
     table: &mut TomlTable<'_>,
     name: &'static str,
     default: Option<Secret>,
 ) -> Option<Secret> {
-    let Some(token) = secret(table, name) else {
+    let Some(token) = table.secret(name) else {
         return default;
     };
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -276,7 +229,7 @@ pub(super) fn store() -> impl SettingKind<StoreUrl> {
 }
 
 fn read_store(table: &mut TomlTable<'_>, name: &'static str, default: StoreUrl) -> StoreUrl {
-    let Some(url) = secret(table, name).filter(|url| url != "memory:") else {
+    let Some(url) = table.secret(name).filter(|url| url != "memory:") else {
         return default;
     };
     // What it says is never repeated: it may have a password in it.

@@ -17,7 +17,6 @@ mod kinds;
 mod listen;
 mod load;
 mod meaning;
-mod merge;
 mod mode;
 mod origins;
 mod policies;

@@ -85,7 +85,7 @@ impl Settings {
 
 fn read_or_report(path: &Path) -> Result<Sources, Report> {
     let name = path.display().to_string();
-    read_path(path).map_err(|error| file::unreadable(&name, &error))
+    read_path(path).map_err(|error| Report::unreadable(&name, &error))
 }
 
 /// The text of a file, or those of a folder: its files `*.toml` in the order of their names. What begins with a dot is

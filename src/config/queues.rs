@@ -7,7 +7,7 @@ use toml::de::DeValue;
 
 use super::costs::{prices, refuse_without_limit};
 use super::entries::hides;
-use super::kinds::{flag, secret};
+use super::kinds::flag;
 use super::mode::{EntryMode, mode};
 use super::tenants::tenants;
 use ojs_bounds::given::{self, BOUNDS};
@@ -172,7 +172,7 @@ fn refuse_subqueues(
 /// How the jobs of an entry are spread over subqueues; `None`: they have none.
 fn spread(table: &mut TomlTable<'_>) -> Option<Spread> {
     const SALT: &str = "subqueues_salt";
-    let salt = secret(table, SALT);
+    let salt = table.secret(SALT);
     if !(16..=200).contains(&salt.as_ref().map_or(16, String::len)) {
         let hint = "`openssl rand -hex 16` makes one; write it, \"${NAME}\" or \"file:/path\"";
         table.refuse(SALT, "must have 16 to 200 bytes", hint);

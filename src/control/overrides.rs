@@ -12,7 +12,6 @@ use tokio::sync::MutexGuard;
 use super::sent;
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault};
-use crate::desk::causes;
 use crate::desk::guard::{self, reads};
 use crate::desk::outlive::to_the_end;
 use crate::desk::settings::changed;
@@ -28,6 +27,7 @@ use crate::policy::{self, FieldError, Pattern};
 use crate::show::limits::{self, KeyFacts};
 use crate::show::policies;
 use crate::store::{Change, LedgerExt, MAX_OVERRIDES, Override};
+use crate::told::causes;
 use crate::wire::ojs::DEPTH;
 
 /// How long the answer to a queue's first limit waits for its running jobs to be found; the admin port takes 5 s at most.

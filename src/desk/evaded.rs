@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 
-use super::causes::Cause;
+use crate::told::causes::Cause;
 
 /// Which limits are evaded, as far as was seen.
 #[derive(Default, Debug)]

@@ -12,7 +12,6 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::causes::Cause;
 use super::live::Live;
 use super::named::Waiting;
 use super::shadow::ShadowTally;
@@ -22,6 +21,7 @@ use crate::hold::{Amount, HeldLane, HeldNow};
 use crate::limit::{Key, Space, Timestamp};
 use crate::store::LedgerExt;
 use crate::subqueues::ShownSubqueue;
+use crate::told::causes::Cause;
 
 /// Page, limits and metrics share one for so long at most.
 pub(crate) const SHARED: Duration = Duration::from_secs(1);

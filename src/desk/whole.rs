@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use http::StatusCode;
 
 use super::Sidecar;
-use super::causes::{self, Cause, quoted};
 use super::fetching::is_of_login;
 use super::process::FileRefusal;
 use crate::duration;
+use crate::told::causes::{self, Cause, quoted};
 use crate::wire::ojs::shell_word;
 
 /// What is wrong with the sidecar as a whole. What keeps every job from starting stands first.

@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::waiting;
-use crate::desk::causes::{self, Cause, named, quoted};
 use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::desk::{Proxy, Sidecar};
 use crate::hold::{Front, Lane};
 use crate::limit::{OnLimit, PolicyAndKey, Space};
 use crate::policy::PolicySet;
 use crate::subqueues::Writes;
+use crate::told::causes::{self, Cause, named, quoted};
 
 /// So many keys are named.
 const NAMED: usize = 3;

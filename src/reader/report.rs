@@ -1,6 +1,7 @@
 //! The problems of a config file, all of them at once, each shown under its line.
 
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -61,6 +62,17 @@ impl Report {
             problems,
             files: Vec::new(),
         }
+    }
+
+    /// The report on a file that cannot be read at all.
+    pub fn unreadable(name: &str, error: &io::Error) -> Report {
+        let unreadable = Problem {
+            severity: ProblemSeverity::Error,
+            span: None,
+            title: format!("cannot read {name}: {error}"),
+            hint: "give the path of a TOML file; config.example.toml shows every field".to_owned(),
+        };
+        Report::new(&Sources::default(), vec![unreadable])
     }
 
     /// Adds what may not be meant, and stands in no line.

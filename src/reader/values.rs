@@ -170,6 +170,25 @@ impl TomlTable<'_> {
         default
     }
 
+    /// A whole number within a range, ends included.
+    pub fn whole_number<T: From<usize>>(
+        &mut self,
+        name: &'static str,
+        default: T,
+        within: RangeInclusive<usize>,
+    ) -> T {
+        let Ok(Some(number)) = self.int(name) else {
+            return default;
+        };
+        let fits = usize::try_from(number).ok();
+        let fits = fits.filter(|fits| within.contains(fits));
+        if fits.is_none() {
+            let what = format!("must be from {} to {}", within.start(), within.end());
+            self.refuse(name, what, format!("found {number}"));
+        }
+        fits.map_or(default, T::from)
+    }
+
     /// One of some words, or the default.
     pub fn word_or<T: Copy>(&mut self, name: &'static str, default: T, words: &[(&str, T)]) -> T {
         self.word(name, words).ok().flatten().unwrap_or(default)

@@ -52,9 +52,9 @@ use crate::wire::ojs::REPLY_DEPTH;
 use answer::{JobPlace, WhichHead, group_facts, limit_facts, out, slot_of};
 use question::Question;
 
-use crate::desk::causes;
-pub(crate) use crate::desk::causes::Cause;
-pub use crate::desk::causes::{CAUSES, CauseKind};
+use crate::told::causes;
+pub(crate) use crate::told::causes::Cause;
+pub use crate::told::causes::{CAUSES, CauseKind};
 pub(crate) use applied::{Applied, beside, keys_beside};
 pub(super) use find::of_all_queues;
 pub(crate) use find::{of_queue, out_of_reach};

@@ -1,4 +1,5 @@
-//! What the sidecar tells others: events to whoever listens, and numbers to whoever scrapes them.
+//! What the sidecar tells others: events to whoever listens, numbers to whoever scrapes them, and to people why jobs wait.
 
+pub mod causes;
 pub mod events;
 pub mod metrics;

@@ -11,11 +11,11 @@ use tokio::time::{Instant, sleep};
 use super::unshared::{Lived, TOGETHER, UnsharedSidecars};
 use crate::admit::depth;
 use crate::desk::adoption::Listing;
-use crate::desk::causes::{self, Cause, quoted};
 use crate::desk::{Live, Proxy, Sidecar};
 use crate::inquiry::adopt::{LimitedBefore, list_running, never_limits};
 use crate::policy::{Pattern, Policy, nearest};
 use crate::store::{Claimed, LedgerExt, NAMES, sidecar_of};
+use crate::told::causes::{self, Cause, quoted};
 use crate::told::metrics::StartKind;
 
 /// How often the backend's list of running jobs is looked at.

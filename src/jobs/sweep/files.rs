@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use super::around::WarnedAt;
-use crate::desk::causes::{self, Cause};
 use crate::desk::process::host;
 use crate::desk::{Proxy, Sidecar};
 use crate::store::{Change, LedgerExt};
+use crate::told::causes::{self, Cause};
 
 /// How often a sidecar says what its file sets, and for how long that counts.
 const EVERY: Duration = Duration::from_secs(5);

@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::applied::Applied;
-use crate::desk::causes::{self, Cause, CauseKind};
 use crate::inquiry::calls;
 use crate::inquiry::shape::rfc3339;
 use crate::json::Json;
 use crate::limit::{Cost, Limited, Share, Space, Timestamp};
 use crate::store::{Due, Row};
 use crate::subqueues::{LOOKED_PAST, ShownSubqueue};
+use crate::told::causes::{self, Cause, CauseKind};
 
 /// So many jobs that have slots are shown of a limit.
 const SHOWN: usize = 100;

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use super::find::of_limit;
 use super::hung::Hung;
 use crate::desk::Sidecar;
-use crate::desk::causes::Cause;
 use crate::inquiry::shape::LimitView;
 use crate::limit::{Key, Refusal, Space};
 use crate::show::limits::{self, KeyFacts};
 use crate::store::{Row, StoreError};
+use crate::told::causes::Cause;
 
 /// One limit that applies, with its numbers of now.
 pub(crate) struct Applied {

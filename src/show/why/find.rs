@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use crate::bounds::{BoundMet, Level, OverflowStrategy};
 use crate::desk::Sidecar;
-use crate::desk::causes::{self, Cause, named, quoted};
 use crate::desk::snapshot::Snapshot;
 use crate::desk::whole::store_error;
 use crate::inquiry::in_force;
@@ -21,6 +20,7 @@ use crate::policy::{Currency, numbers};
 use crate::show::policies;
 use crate::store::Override;
 use crate::store::guard::{LostMode, OnStoreError};
+use crate::told::causes::{self, Cause, named, quoted};
 use crate::wire::ojs::shell_word;
 
 /// Workers that have asked for nothing for so long are told of.

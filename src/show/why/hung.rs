@@ -6,11 +6,11 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use crate::desk::Sidecar;
-use crate::desk::causes::{self, Cause, named, quoted};
 use crate::desk::runs::may_hang_from;
 use crate::inquiry::shape::LimitView;
 use crate::limit::{Refusal, Strategy};
 use crate::store::Row;
+use crate::told::causes::{self, Cause, named, quoted};
 
 /// With fewer run times nothing is said.
 const LEAST: usize = 20;

@@ -5,8 +5,8 @@ use std::fmt::Display;
 
 use serde_json::{Value, json};
 
-use crate::duration;
-use crate::limit::{Space, Timestamp};
+use ojs_duration as duration;
+use ojs_limit::{Space, Timestamp};
 
 /// A cause, as it is declared. Names in braces stand for what is known of the case.
 #[derive(PartialEq, Eq, Debug)]
@@ -20,9 +20,9 @@ pub struct CauseKind {
     /// What the manual says of it.
     pub means: &'static str,
     /// Whether jobs start all the same.
-    pub(crate) lets_start: bool,
+    pub lets_start: bool,
     /// Whether it keeps every job from starting, whatever its limits.
-    pub(crate) stops_all: bool,
+    pub stops_all: bool,
 }
 
 macro_rules! causes {
@@ -31,7 +31,8 @@ macro_rules! causes {
         $KIND:ident $name:literal $(lets $start:ident)? $(stops $all:ident)?: $says:literal => $advice:literal;
     )*) => {
         $(
-            pub(crate) static $KIND: CauseKind = CauseKind {
+            $(#[doc = $means])*
+            pub static $KIND: CauseKind = CauseKind {
                 name: $name,
                 says: $says,
                 advice: $advice,
@@ -215,19 +216,20 @@ causes! {
 
 /// A cause, as it stands now.
 #[derive(Clone, Debug)]
-pub(crate) struct Cause {
-    pub(crate) kind: &'static CauseKind,
+pub struct Cause {
+    /// Which of the declared ones it is.
+    pub kind: &'static CauseKind,
     /// The sentence.
-    pub(crate) why: String,
+    pub why: String,
     /// What to do.
-    pub(crate) advice: String,
+    pub advice: String,
     /// When it lets go, as far as time goes; `None`: nobody knows.
-    pub(crate) until: Option<Timestamp>,
+    pub until: Option<Timestamp>,
 }
 
 impl Cause {
     /// A cause with what is known of the case, by the names in its sentences.
-    pub(crate) fn new(kind: &'static CauseKind, known: &[(&str, &dyn Display)]) -> Cause {
+    pub fn new(kind: &'static CauseKind, known: &[(&str, &dyn Display)]) -> Cause {
         Cause {
             kind,
             why: filled(kind.says, known),
@@ -237,18 +239,18 @@ impl Cause {
     }
 
     /// Lets go at this time.
-    pub(crate) fn until(mut self, until: Option<Timestamp>) -> Cause {
+    pub fn until(mut self, until: Option<Timestamp>) -> Cause {
         self.until = until;
         self
     }
 
     /// Whether jobs start all the same.
-    pub(crate) fn lets_start(&self) -> bool {
+    pub fn lets_start(&self) -> bool {
         self.kind.lets_start
     }
 
     /// Whether tables show it although jobs start.
-    pub(crate) fn is_shown(&self) -> bool {
+    pub fn is_shown(&self) -> bool {
         [
             &QUEUE_FULL,
             &REFUSED,
@@ -260,12 +262,12 @@ impl Cause {
     }
 
     /// Whether it is worth telling beside what decides.
-    pub(crate) fn is_a_note(&self) -> bool {
+    pub fn is_a_note(&self) -> bool {
         ![&NO_LIMIT, &OPEN, &LITTLE_LEFT, &OPEN_TO_CALLS].contains(&self.kind)
     }
 
     /// As JSON has it.
-    pub(crate) fn to_json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         json!({
             "name": self.kind.name,
             "why": self.why,
@@ -276,12 +278,12 @@ impl Cause {
 }
 
 /// These workers get jobs of these queues around the sidecar.
-pub(crate) fn around(queues: &str, workers: &str) -> Cause {
+pub fn around(queues: &str, workers: &str) -> Cause {
     Cause::new(&AROUND, &[("queues", &queues), ("workers", &workers)])
 }
 
 /// An entry names a queue that nobody uses.
-pub(crate) fn unused(entry: &str, queue: &str, near: &str) -> Cause {
+pub fn unused(entry: &str, queue: &str, near: &str) -> Cause {
     let (queue, near) = (quoted(queue), quoted(near));
     Cause::new(
         &UNUSED,
@@ -290,7 +292,7 @@ pub(crate) fn unused(entry: &str, queue: &str, near: &str) -> Cause {
 }
 
 /// A key, a queue or a policy, as a sentence names it.
-pub(crate) fn named(space: Space, name: &str) -> String {
+pub fn named(space: Space, name: &str) -> String {
     match space {
         Space::Job => format!("key {name:?}"),
         Space::Queue => format!("queue {name:?}"),
@@ -299,7 +301,7 @@ pub(crate) fn named(space: Space, name: &str) -> String {
 }
 
 /// A name, as a sentence has it.
-pub(crate) fn quoted(name: &str) -> String {
+pub fn quoted(name: &str) -> String {
     format!("{name:?}")
 }
 

@@ -6,11 +6,11 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::command_line::VARIABLES;
-use ojs_reader::{Problem, ProblemSeverity, SourceText, Sources};
+use super::report::{Problem, ProblemSeverity};
+use super::sources::{SourceText, Sources};
 
 /// The tables of which there may be any number, over all files.
-pub(super) const LISTS: [&str; 4] = ["policy", "queue", "tenant", "egress"];
+pub const LISTS: [&str; 4] = ["policy", "queue", "tenant", "egress"];
 
 /// A table whose places are those among all texts, `by` further than in its own.
 pub(super) fn moved(table: DeTable<'_>, by: usize) -> DeTable<'_> {
@@ -85,10 +85,13 @@ fn as_list(value: &mut Spanned<DeValue<'_>>) {
     }
 }
 
-/// Puts a variable of the environment in the place of what the files say.
-pub(super) fn put_over<'t>(root: &mut DeTable<'t>, variable: &SourceText<'t>) {
-    let setting = VARIABLES.iter().find(|(name, _)| *name == variable.name);
-    let Some((table, field)) = setting.and_then(|(_, setting)| setting.split_once('.')) else {
+/// Puts a variable of the environment in the place of what the files say of a setting (`store.url`).
+pub(super) fn put_over<'t>(
+    root: &mut DeTable<'t>,
+    variable: &SourceText<'t>,
+    setting: &'static str,
+) {
+    let Some((table, field)) = setting.split_once('.') else {
         return;
     };
     let begin = variable.start + variable.name.len() + 1;
