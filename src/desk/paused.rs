@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
@@ -12,6 +13,8 @@ use crate::json::Json;
 use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::Reply;
 
+/// The store forgets after a day that a queue is paused, and is told again before.
+const TOLD_AGAIN: Duration = Duration::from_secs(3_600);
 /// More paused queues than this are not remembered: names come from requests.
 const MAX: usize = 10_000;
 
@@ -32,6 +35,8 @@ struct PausedQueue {
     calls: usize,
     /// Since when a pause is known to stand.
     since: Option<Instant>,
+    /// When the store was told that it stands, if ever.
+    told: Option<Instant>,
 }
 
 impl Paused {
@@ -89,13 +94,17 @@ impl Paused {
     }
 
     /// The backend did not say otherwise of a pause that was known to stand at `since`: it does now, unless it was
-    /// ended or set anew meanwhile.
-    pub(crate) fn stands(&self, queue: &str, since: Instant) {
+    /// ended or set anew meanwhile. Whether it is time to tell the store of it again.
+    pub(crate) fn stands(&self, queue: &str, since: Instant) -> bool {
+        let (now, mut is_due) = (Instant::now(), false);
         self.change(queue, |pause| {
             if pause.since == Some(since) {
-                pause.since = Some(Instant::now());
+                pause.since = Some(now);
+                is_due = (pause.told).is_none_or(|told| now.duration_since(told) >= TOLD_AGAIN);
+                pause.told = if is_due { Some(now) } else { pause.told };
             }
         });
+        is_due
     }
 
     /// The backend gave jobs of the queue, or said that it runs, in answer to something sent at `asked`:
@@ -139,8 +148,6 @@ pub(crate) fn read_paused(reply: &Reply) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! What each store is: fourteen operations, every one of them one atomic step.
 //!
-//! No operation has a default, so a store cannot forget one. Short words for them are written once, for every ledger.
+//! None of them has a default but `check`, so a store cannot forget one. Short words for them are written once, for every ledger.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -18,9 +18,9 @@ use super::remote::put_back;
 use super::{Answer, Change, Claimed, End, Gen, Number, Overrides, Row, Step, Taken, Wake, Wish};
 use books::Books;
 use keys::Keys;
-use ojs_limit::{Key, Reserved, Space, Timestamp};
+use ojs_limit::{Key, Limited, Reserved, Space, Timestamp};
 
-/// How many keys the sweep looks at for each job that is asked. With more than one, it goes round
+/// How many keys the sweep looks at for each one that is asked. With more than one, it goes round
 /// faster than new keys can come.
 const SWEPT: usize = 2;
 
@@ -59,13 +59,17 @@ impl MemoryStore {
         empty
     }
 
-    /// Counts a start that another store granted at this time.
-    pub(super) fn count(&self, claimed: &Claimed, at: Timestamp) {
+    /// Counts a start that another store granted at this time, unless so many keys are kept and it has another one.
+    pub(super) fn count(&self, claimed: &Claimed, at: Timestamp, most: usize) {
         let mut books = self.books.lock();
+        books.keys.sweep(SWEPT * claimed.limited.len(), at);
+        let is_kept = |one: &Limited| books.keys.get(one.space, &one.key).is_some();
+        if books.keys.len() >= most && !claimed.limited.iter().all(is_kept) {
+            return;
+        }
         let mut step = books.at(at);
         step.end(&End::of(claimed.job.clone(), None));
         step.started(claimed, at);
-        books.keys.sweep(SWEPT, at);
     }
 
     /// How many keys are kept. Those with nothing used are forgotten by and by, as jobs are asked.
@@ -90,7 +94,8 @@ impl Ledger for MemoryStore {
         let (mut books, now) = self.open();
         let mut step = books.at(now);
         let (taken, now) = (step.take(asks.iter().copied(), want), step.now);
-        books.keys.sweep(SWEPT * asks.len(), now);
+        let keys: usize = asks.iter().map(|ask| ask.limited.len()).sum();
+        books.keys.sweep(SWEPT * keys, now);
         Answer::now(taken)
     }
 

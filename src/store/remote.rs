@@ -388,10 +388,12 @@ pub(super) async fn put_back(ledger: &impl Ledger, rows: &[Row]) -> Result<(), S
             Place::Held(_) => None,
         }
     };
-    ledger
-        .set_all(rows.iter().filter_map(back).collect())
-        .await?;
-    Ok(())
+    let all = rows.iter().filter_map(back).collect();
+    match ledger.set_all(all).await {
+        // What it cannot keep stands nowhere in it, and is no reason to do without it.
+        Ok(_) | Err(StoreError::Unfit(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// What a sibling says.

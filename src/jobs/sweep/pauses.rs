@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::pace::ticks;
 use crate::bounds::{Bounds, OverflowStrategy};
-use crate::desk::Proxy;
 use crate::desk::paused::read_paused;
+use crate::desk::{Proxy, Sidecar};
 use crate::inquiry::calls;
 use crate::jobs::siblings;
 use crate::wire::boxed;
@@ -70,7 +70,14 @@ async fn ask_whether_paused(proxy: Proxy, queue: Arc<str>, since: Instant) {
             }
             sidecar.hold.wake_all();
         }
-        _ => sidecar.fetching.paused.stands(&queue, since),
+        _ => note_that_it_stands(sidecar, &queue, since).await,
+    }
+}
+
+/// A pause that was known to stand at `since` stands still.
+async fn note_that_it_stands(sidecar: &Sidecar, queue: &str, since: Instant) {
+    if sidecar.fetching.paused.stands(queue, since) {
+        siblings::tell_paused(sidecar, queue, true).await;
     }
 }
 
@@ -81,14 +88,13 @@ mod tests {
     use crate::equipment::held::held_of;
     use crate::store::guard::{Guard, OnStoreError};
     use crate::store::memory::MemoryStore;
-    use crate::store::{Claim, LedgerExt as _, Store};
+    use crate::store::{Claim, Ledger, LedgerExt as _, Store};
 
     /// It was paused through us, and resumed at the backend itself.
     #[tokio::test(start_paused = true)]
     async fn the_store_hears_of_a_pause_that_is_over() {
         let inner = Arc::new(MemoryStore::new(1_000_000));
-        let guard = Guard::new(inner, OnStoreError::Share);
-        let proxy = Proxy::on(Store::shared(Arc::new(guard)));
+        let proxy = over(inner);
         let sidecar = &proxy.sidecar;
         sidecar.hold.add(vec![held_of(Claim::limited("a"))]);
         sidecar.fetching.paused.pause("q");
@@ -98,5 +104,28 @@ mod tests {
         ask_paused_round(&proxy).await;
         assert!(!sidecar.fetching.paused.has("q"));
         assert!(!sidecar.store.is_paused("q").await.unwrap());
+    }
+
+    fn over(inner: Arc<dyn Ledger>) -> Proxy {
+        let guard = Guard::new(inner, OnStoreError::Share);
+        Proxy::on(Store::shared(Arc::new(guard)))
+    }
+
+    /// The store forgets after a day: who starts then takes over what is held, and must hear of the pause.
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_of_two_days_is_heard_of_by_who_starts_then() {
+        let inner = Arc::new(MemoryStore::new(1_000_000));
+        let (proxy, newcomer) = (over(inner.clone()), over(inner));
+        let sidecar = &proxy.sidecar;
+        sidecar.hold.add(vec![held_of(Claim::limited("a"))]);
+        sidecar.fetching.paused.pause("q");
+        siblings::tell_paused(sidecar, "q", true).await;
+        for _ in 0..96 {
+            tokio::time::advance(Duration::from_secs(1_800)).await;
+            let paused = sidecar.fetching.paused.since(|_| true);
+            let (queue, since) = paused.into_iter().next().unwrap();
+            note_that_it_stands(sidecar, &queue, since).await;
+        }
+        assert!(newcomer.sidecar.store.is_paused("q").await.unwrap());
     }
 }

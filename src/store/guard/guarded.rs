@@ -26,8 +26,6 @@ pub struct Guard {
     pub(super) inner: Arc<dyn Ledger>,
     pub(super) mode: OnStoreError,
     pub(super) declared: Arc<Mutex<Declared>>,
-    /// It has answered before it was guarded.
-    pub(super) answered: bool,
     /// Nothing panics between two steps in it that belong together.
     pub(super) state: Mutex<Notes>,
     /// The clock that starts count by while it is lost. Beside the lock, because it is read all the time.
@@ -44,7 +42,6 @@ impl Guard {
             inner,
             mode,
             declared: Arc::default(),
-            answered: false,
             state: Mutex::default(),
             alone: ArcSwapOption::empty(),
             recovering: tokio::sync::Mutex::default(),
@@ -55,10 +52,8 @@ impl Guard {
     /// Notes that the store answered before it was guarded: if it is lost, what is declared for that happens.
     #[must_use]
     pub fn that_has_answered(self) -> Guard {
-        Guard {
-            answered: true,
-            ..self
-        }
+        self.state.lock().known = true;
+        self
     }
 
     /// Whether others may need more time since then to come back.
@@ -127,7 +122,7 @@ impl Guard {
     }
 
     pub(crate) fn has_answered(&self) -> bool {
-        self.answered || self.state.lock().known
+        self.state.lock().known
     }
 
     pub(crate) fn may_miss_rows(&self) -> bool {

@@ -234,9 +234,18 @@ impl Lost {
                 part(&one.limits, self.sidecars, had)
             }
         };
-        let parts = limited.iter().map(|one| Limited {
-            limits: part(one),
-            ..one.clone()
+        let parts = limited.iter().map(|one| {
+            let limits = part(one);
+            let on_limit = match limits == one.limits {
+                true => one.on_limit,
+                // The whole limit may have room: what the part has no room for is not lost for that.
+                false => OnLimit::Wait,
+            };
+            Limited {
+                limits,
+                on_limit,
+                ..one.clone()
+            }
         });
         parts.collect()
     }

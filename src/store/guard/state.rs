@@ -288,8 +288,8 @@ impl Notes {
         let counted = self
             .counted
             .get_or_insert_with(|| MemoryStore::on(Clock::new(at.0)));
-        if counted.keys() < MOST_COUNTED && ask.limited.iter().any(|one| one.limits.counts_time()) {
-            counted.count(ask, at);
+        if ask.limited.iter().any(|one| one.limits.counts_time()) {
+            counted.count(ask, at, MOST_COUNTED);
         }
     }
 

@@ -17,7 +17,7 @@ use crate::{
     Change, Claim, Claimed, Clock, Gen, KnownRow, Ledger, LedgerExt, Place, StoreError, Verdict,
     Wake,
 };
-use ojs_limit::{Key, Limited, Limits, Rate, Space, Strategy, Timestamp, WindowKind};
+use ojs_limit::{Key, Limited, Limits, OnLimit, Rate, Space, Strategy, Timestamp, WindowKind};
 
 const T: u64 = 1_800_000_000_000_000;
 
@@ -828,7 +828,39 @@ async fn a_store_has_answered_from_its_first_answer_on() {
     lose(&rig).await;
     assert!(rig.guard.has_answered(), "though it is lost");
     let guard = Guard::new(rig.faulty.clone(), OnStoreError::Share);
-    assert!(guard.that_has_answered().has_answered());
+    let rig = Rig {
+        guard: guard.that_has_answered(),
+        faulty: rig.faulty,
+    };
+    assert!(rig.guard.has_answered());
+    // As it is ready, so it starts what its part allows.
+    lose(&rig).await;
+    assert!(starts(&rig.guard, "a").await.is_ok());
+}
+
+/// The whole limit has room: what a part of it has none for is not discarded.
+#[tokio::test(start_paused = true)]
+async fn a_part_of_a_limit_drops_nothing() {
+    let rig = rig(OnStoreError::Share);
+    rig.guard.due(9).await.unwrap();
+    let ask = |job: &str, slots| {
+        let mut claimed = claimed(job, slots);
+        let drops = Limited {
+            on_limit: OnLimit::Drop,
+            ..claimed.limited[0].clone()
+        };
+        claimed.limited = Arc::from([drops]);
+        claimed
+    };
+    let action = async |ask: &Claimed| match &rig.guard.take(&[ask], 1).await.unwrap().verdicts[0] {
+        Verdict::Refused { action, .. } => *action,
+        other => panic!("{other:?}"),
+    };
+    rig.faulty.with_siblings(1);
+    lose(&rig).await;
+    assert_eq!(action(&ask("a", 10)).await, OnLimit::Wait);
+    // A pause is no part.
+    assert_eq!(action(&ask("b", 0)).await, OnLimit::Drop);
 }
 
 /// One that was emptied names nobody before they have told it of themselves, and to a sidecar that is alone any word of

@@ -1,11 +1,12 @@
 //! What only this store can show; `tests/stores` has the rules of all stores, `tests/model.rs` all of them at once.
 
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use super::MemoryStore;
 use crate::claims::TestClaim as _;
 use crate::{Change, Claim, Claimed, Gen, Ledger, LedgerExt, Verdict};
-use ojs_limit::{Key, Limited, Limits, Space, Timestamp};
+use ojs_limit::{Key, Limited, Limits, Rate, Space, Timestamp, WindowKind};
 
 const T: u64 = 1_800_000_000_000_000;
 
@@ -86,4 +87,64 @@ async fn the_books_outlive_a_panic() {
     assert!(panicked.join().is_err());
     let claimed = claimed("a", 1, &[limited("k")]);
     assert!(take(&store, claimed).await.is_started());
+}
+
+/// Names of keys come from producers, and a job may name several that nobody has named before.
+#[tokio::test(start_paused = true)]
+async fn keys_that_nobody_uses_any_more_do_not_pile_up_however_many_a_job_has() {
+    for each in [1, 3, 5] {
+        let store = MemoryStore::new(T);
+        for job in 0..1_000 {
+            let limited: Vec<Limited> = (0..each)
+                .map(|nth| limited(&format!("{job}-{nth}")))
+                .collect();
+            let job = format!("{job}");
+            assert!(take(&store, claimed(&job, 1, &limited)).await.is_started());
+            store.end(&job, None).await.unwrap();
+        }
+        assert!(store.keys() < 300, "{} of {each} a job", store.keys());
+    }
+}
+
+/// Starts are counted for the case that the store is lost: what is over makes room, and what is kept counts on.
+#[tokio::test(start_paused = true)]
+async fn counted_starts_have_room_again_when_earlier_ones_are_over() {
+    const MOST: usize = 10;
+    let store = MemoryStore::new(T);
+    let rate = Rate {
+        limit: NonZeroU32::new(9).unwrap(),
+        period: NonZeroU64::new(60_000_000).unwrap(),
+        window: WindowKind::Sliding,
+    };
+    let windowed = |key: &str| Limited {
+        limits: Limits {
+            rates: vec![rate.clone()],
+            ..Limits::default()
+        },
+        ..limited(key)
+    };
+    let used = async |key: &str| {
+        let of = windowed(key);
+        let usage = store.usage(of.space, &of.key, &of.limits).await.unwrap();
+        usage.map_or(0, |usage| usage.windows[0].0)
+    };
+    for key in 0..20 {
+        let of = windowed(&format!("early-{key}"));
+        store.count(&claimed(&format!("{key}"), 1, &[of]), Timestamp(T), MOST);
+    }
+    assert_eq!(store.keys(), MOST);
+    let again = claimed("again", 1, &[windowed("early-0")]);
+    store.count(&again, Timestamp(T), MOST);
+    assert_eq!(used("early-0").await, 2);
+    for job in 0..20 {
+        store.end(&format!("{job}"), None).await.unwrap();
+    }
+    store.end("again", None).await.unwrap();
+    let later = Timestamp(T).plus(2 * 3_600_000_000);
+    for key in 0..MOST {
+        let of = windowed(&format!("late-{key}"));
+        store.count(&claimed(&format!("late-{key}"), 1, &[of]), later, MOST);
+    }
+    assert!(store.keys() <= MOST);
+    assert_eq!(used("late-9").await, 1);
 }

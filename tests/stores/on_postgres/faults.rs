@@ -10,6 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use socket2::{Domain, Socket, Type};
 
+use crate::faulty::{Fault, Faulty};
 use crate::servers::postgres::{UNSYNCED, programs};
 use crate::stores::far::{self, far};
 use crate::stores::fleet::{
@@ -245,6 +246,25 @@ async fn what_it_cannot_keep_of_one_fails_no_other() {
     let unfit = guarded.set(adopt).await;
     assert!(matches!(unfit, Err(StoreError::Unfit(_))), "{unfit:?}");
     assert!(started(&take(&guarded, claimed("c", 1, &free)).await));
+}
+
+/// It may start while the store is lost, and be out when the store is back.
+#[tokio::test]
+async fn what_it_cannot_keep_does_not_hold_up_its_return() {
+    let server = shared_postgres();
+    let faulty = Arc::new(Faulty::new(Arc::new(on(&server, "return", "a", 5_000))));
+    let guard = Guard::new(faulty.clone(), OnStoreError::Share);
+    guard.due(9).await.unwrap();
+    faulty.standing(Some(Fault::gone()));
+    while !guard.is_lost() {
+        let _not_there = guard.count_out().await;
+    }
+    let free = [limited("k", Some(9), None, None)];
+    assert!(started(&take(&guard, claimed("x\0y", 1, &free)).await));
+    faulty.standing(None);
+    guard.due(9).await.unwrap();
+    assert!(!guard.is_lost());
+    assert!(started(&take(&guard, claimed("c", 1, &free)).await));
 }
 
 /// A store whose first address is silent. It takes connections all the same if it `has_room` for them.
