@@ -102,6 +102,8 @@ pub(crate) async fn enqueue(
         true => admit::admit(proxy, &parts, &jobs).await,
         false => Ok(None),
     };
+    // The backend may take its time.
+    drop(jobs);
     match places {
         Ok(places) => send_on(proxy, parts, prepared, (brought, routed), places, sends).await,
         Err(fault) => refuse(&parts, fault),

@@ -183,7 +183,7 @@ impl FileBounds {
     }
 
     /// The entry for a queue: the one with its name, else the first glob that matches.
-    fn of(&self, queue: &str) -> Option<&Given> {
+    pub fn of(&self, queue: &str) -> Option<&Given> {
         Pattern::find(&self.entries, queue)
     }
 }

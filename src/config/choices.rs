@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::secret::Secret;
+use ojs_reader::Secret;
 
 /// How log lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,4 +83,18 @@ impl MediaType {
         ("always", MediaType::Always),
         ("off", MediaType::Off),
     ];
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Settings;
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        let text = "[server]\nupstream = 'http://ojs'\n[upstream]\ntoken = 'hunter2'";
+        let settings = Settings::parse(text, "t").unwrap();
+        let token = settings.upstream.token.as_ref().unwrap();
+        assert_eq!(token.expose(), "hunter2");
+        assert!(!format!("{settings:?}").contains("hunter2"));
+    }
 }

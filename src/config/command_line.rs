@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::listen::BackendAt;
-use super::secret::Secret;
 use ojs_policy::nearest;
+use ojs_reader::Secret;
 
 /// Variables of the environment, each with the setting that it is. They win over the file, and options over them.
 pub(super) const VARIABLES: [(&str, &str); 6] = [

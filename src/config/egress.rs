@@ -15,14 +15,13 @@ use super::hosts::{Hosts, hosts, warn_of_any_host, warn_of_clear, warn_of_one_ke
 use super::kinds::{
     HOUR, SettingKind as _, address, count, must_have_certificates, path, time, token,
 };
-use super::secret::Secret;
 use ojs_duration::short;
 use ojs_limit::{Cost, Key, Limits, Rate, Throttle};
 use ojs_policy::fields::Fields;
 use ojs_policy::limits::limits;
 use ojs_policy::numbers::LARGEST_NUMBER;
 use ojs_policy::{Fair, Feedback, Policy, Sample, Template, VENDORS, Vendor};
-use ojs_reader::{EGRESS, TomlTable};
+use ojs_reader::{EGRESS, Secret, TomlTable};
 use ojs_store::guard::Declared;
 use ojs_wire::upstream::{BaseUrl, one_name};
 

@@ -124,8 +124,8 @@ fn check_egress(settings: &Settings, file: &TomlTable<'_>) {
     let mut ports: Vec<_> = own.collect();
     for of in &settings.egress {
         let who = format!("egress {:?}", of.name);
-        let clash = ports.iter().find(|(_, other)| *other == of.listen);
-        if let Some((other, _)) = clash.filter(|_| of.listen.port() != 0) {
+        let clash = ports.iter().find(|(_, other)| clash(*other, of.listen));
+        if let Some((other, _)) = clash {
             let title = format!("{who} and {other} listen on the same address");
             let at = file.place_of(EGRESS, &of.name);
             file.error(&at, title, "give each its own port");
@@ -142,6 +142,13 @@ fn check_egress(settings: &Settings, file: &TomlTable<'_>) {
             file.error(&at, title, "write the service's address");
         }
     }
+}
+
+/// Whether two listeners cannot both have what they want: an address of all interfaces takes the port on each.
+fn clash(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_shared =
+        one.ip() == other.ip() || [one, other].iter().any(|at| at.ip().is_unspecified());
+    is_shared && one.port() == other.port() && one.port() != 0
 }
 
 impl Settings {
@@ -341,8 +348,7 @@ fn check_addresses(settings: &Settings, file: &mut TomlTable<'_>) {
         let hint = "whoever sends the control token there sends it in clear";
         file.warn(&file.span_of("admin_listen"), title, hint);
     }
-    let is_one = server.listen == server.admin_listen && server.listen.port() != 0;
-    if is_one && !settings.calls_only() {
+    if clash(server.listen, server.admin_listen) && !settings.calls_only() {
         let span = match file.get("admin_listen") {
             Some(admin) => admin.span,
             None => listen,

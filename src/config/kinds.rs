@@ -12,12 +12,11 @@ use sha2::{Digest, Sha256};
 
 use super::choices::StoreUrl;
 use super::listen::{BackendAt, Listen};
-use super::secret::Secret;
 use ojs_duration::plain;
 use ojs_limit::Key;
 use ojs_policy::fields::Fields;
 use ojs_policy::numbers::plain_size;
-use ojs_reader::{TomlTable, content};
+use ojs_reader::{Secret, TomlTable, content};
 use ojs_store::{postgres, redis, sqlite};
 use ojs_tls as tls;
 use ojs_wire::upstream::BaseUrl;

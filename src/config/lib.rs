@@ -21,7 +21,6 @@ mod mode;
 mod origins;
 mod policies;
 mod queues;
-mod secret;
 mod settings;
 mod shown;
 mod tenants;
@@ -42,8 +41,8 @@ pub use kinds::digest_of;
 pub use listen::{BackendAt, Listen};
 pub use load::ConfigFile;
 pub use meaning::{FORGETS_SUBQUEUES, of_egress};
+pub use ojs_reader::Secret;
 pub use ojs_reader::{Colours, Report, Sources};
-pub use secret::Secret;
 pub use settings::{
     FetchSettings, HoldSettings, LONGEST_WAIT, MetricsSettings, RepairSettings, SETTINGS,
     ServerSettings, Setting, Settings, SettleSettings, StoreSettings, TakesEffect,

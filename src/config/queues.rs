@@ -146,6 +146,10 @@ pub(super) fn warn_of_lost_bounds(root: &TomlTable<'_>, entries: &[(Pattern, Giv
     }
 }
 
+/// What a queue with subqueues may have in place of `drop_oldest`.
+const INSTEAD_OF_DROP: &str =
+    "of many queues nobody can say which job is the oldest: use \"reject\" or \"block\"";
+
 /// Reports what keeps the queues of an entry from having subqueues, whose names stand in the backend for ever.
 fn refuse_subqueues(
     table: &mut TomlTable<'_>,
@@ -163,9 +167,41 @@ fn refuse_subqueues(
             "backends allow 128 bytes, and a subqueue's name has 8 or 9 more: shorten the queue's";
         table.refuse(NAME, what, hint);
     } else if bounds.and_then(|bounds| bounds.strategy) == Some(OverflowStrategy::DropOldest) {
-        let hint =
-            "of many queues nobody can say which job is the oldest: use \"reject\" or \"block\"";
-        table.refuse(NAME, "cannot stand beside strategy = \"drop_oldest\"", hint);
+        let what = "cannot stand beside strategy = \"drop_oldest\"";
+        table.refuse(NAME, what, INSTEAD_OF_DROP);
+    }
+}
+
+/// Notes the queues of an entry, whose subqueues may be too many with those of all others.
+fn note_subqueues(
+    table: &TomlTable<'_>,
+    names: &[Pattern],
+    spread: Spread,
+    subqueues: &mut HashMap<Box<str>, Spread>,
+) {
+    let names = names.iter().map(|name| Box::from(name.as_str()));
+    subqueues.extend(names.map(|name| (name, spread)));
+    let counts = subqueues.values().map(|one| usize::from(one.count));
+    let all: usize = counts.sum();
+    if all > MOST_OF_ALL {
+        let title = format!("queues have {all} subqueues, and {MOST_OF_ALL} is the most");
+        let hint = "the backend keeps each name for ever: choose the queues with long backlogs, or fewer subqueues";
+        table.error(&table.span_of("subqueues"), title, hint);
+    }
+}
+
+/// Reports queues with subqueues to which a pattern gives `drop_oldest`. What an entry of their own gives was looked at there.
+fn refuse_drop_by_pattern(
+    root: &TomlTable<'_>,
+    subqueues: &HashMap<Box<str>, Spread>,
+    bounds: &FileBounds,
+) {
+    let has_own = |queue: &str| (bounds.entries.iter()).any(|(name, _)| name.as_str() == queue);
+    for queue in subqueues.keys().filter(|queue| !has_own(queue)) {
+        if bounds.of(queue).and_then(|given| given.strategy) == Some(OverflowStrategy::DropOldest) {
+            let title = format!("queue {queue:?} has subqueues, and a pattern's `drop_oldest`");
+            root.error(&root.place_of(QUEUES, queue), title, INSTEAD_OF_DROP);
+        }
     }
 }
 
@@ -291,17 +327,7 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
             continue;
         };
         if let Some(spread) = written.spread {
-            let names = written.names.iter().map(|name| Box::from(name.as_str()));
-            subqueues.extend(names.map(|name| (name, spread)));
-            let all: usize = subqueues
-                .values()
-                .map(|one: &Spread| usize::from(one.count))
-                .sum();
-            if all > MOST_OF_ALL {
-                let title = format!("queues have {all} subqueues, and {MOST_OF_ALL} is the most");
-                let hint = "the backend keeps each name for ever: choose the queues with long backlogs, or fewer subqueues";
-                table.error(&table.span_of("subqueues"), title, hint);
-            }
+            note_subqueues(&table, &written.names, spread, &mut subqueues);
         }
         let mode = written.mode;
         unique(root, &mut seen, (&written.names, mode), &written.at);
@@ -333,14 +359,16 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
             }
         }
     }
+    let bounds = FileBounds {
+        entries: bounded,
+        tenants: tenants(root),
+        tried: bounds_tried,
+    };
+    refuse_drop_by_pattern(root, &subqueues, &bounds);
     WrittenQueues {
         limits: queues,
         tried,
-        bounds: FileBounds {
-            entries: bounded,
-            tenants: tenants(root),
-            tried: bounds_tried,
-        },
+        bounds,
         subqueues,
     }
 }

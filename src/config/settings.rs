@@ -26,12 +26,11 @@ use super::kinds::{
 };
 use super::origins::Origins;
 use super::policies::{ACCEPTS, Limiting};
-use super::secret::Secret;
 use super::tls::{TlsSettings, secured};
 use ojs_bounds::FileBounds;
 use ojs_limit::Key;
 use ojs_policy::{Accept, PolicySet};
-use ojs_reader::{Report, Sources, TomlTable};
+use ojs_reader::{Report, Secret, Sources, TomlTable};
 use ojs_store::guard::{Declared, OnStoreError};
 use ojs_store::reserved;
 use ojs_wire::upstream::BaseUrl;

@@ -5,11 +5,12 @@ use http::Method;
 use http::request::Parts;
 
 use super::overrides::{field, json, one_queue};
+use super::settings::{may_have, put_setting};
 use super::tenants;
 use crate::answers::respond::Fault;
 use crate::bounds::Given;
 use crate::desk::guard::reads;
-use crate::desk::{Proxy, settings};
+use crate::desk::{Proxy, Sidecar, settings};
 use crate::json::quote;
 use crate::store::LedgerExt;
 
@@ -31,10 +32,10 @@ pub(super) async fn of_key(
         }
     };
     if !reads(&parts.method) {
-        let text = (parts.method == Method::PUT).then(|| wanted(of, name, body));
+        let text = (parts.method == Method::PUT).then(|| wanted(sidecar, of, name, body));
         let text = text.transpose()?;
         let is_delete = text.is_none();
-        let done = settings::put_setting(sidecar, of, name, text).await?;
+        let done = put_setting(proxy, of, name, text).await?;
         if is_delete && !done {
             let message = format!("no bound of {key} is set over HTTP");
             return Err(Fault::new("not_found", message));
@@ -46,7 +47,7 @@ pub(super) async fn of_key(
 }
 
 /// What a PUT sets, as it is kept.
-fn wanted(of: &str, name: &str, body: &[u8]) -> Result<String, Fault> {
+fn wanted(sidecar: &Sidecar, of: &str, name: &str, body: &[u8]) -> Result<String, Fault> {
     let body = json(body)?;
     if of == settings::TENANT {
         tenants::named(name)?;
@@ -60,5 +61,6 @@ fn wanted(of: &str, name: &str, body: &[u8]) -> Result<String, Fault> {
         let message = "bounds nothing: write max_depth, max_size or another bound";
         return Err(Fault::field("backpressure", message));
     }
+    may_have(sidecar, name, &given)?;
     Ok(given.to_json())
 }

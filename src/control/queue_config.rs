@@ -7,6 +7,7 @@ use http::{Method, Response, StatusCode, header};
 
 use super::overrides::{self, field, json, one_queue};
 use super::sent::QueueConfig;
+use super::settings::may_have;
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault};
 use crate::bounds::Given;
@@ -96,6 +97,9 @@ fn read_config(
     guard::may_change(&proxy.sidecar, parts)?;
     if wanted.sets_something() {
         one_queue(queue)?;
+    }
+    if let Some(Some(given)) = &wanted.bounds {
+        may_have(&proxy.sidecar, queue, given)?;
     }
     let set = in_force::set_for_queue(&proxy.sidecar, queue);
     if !wanted.limits.is_silent() && set.is_some_and(|set| set.expires_at.is_some()) {

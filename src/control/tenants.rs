@@ -7,6 +7,7 @@ use http::{Method, Response};
 
 use super::overrides::{field, json};
 use super::queue_config::{self, has_no_route};
+use super::settings::put_setting;
 use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault};
 use crate::bounds::DEFAULT_TENANT;
@@ -42,7 +43,7 @@ pub(crate) async fn tenant(
     let mut changed = false;
     if let Some(most) = change {
         let text = most.map(|most| most.to_string());
-        let done = settings::put_setting(&proxy.sidecar, settings::TENANT, id, text).await?;
+        let done = put_setting(proxy, settings::TENANT, id, text).await?;
         changed = done || most.is_some();
     }
     let most = proxy.sidecar.admit.pressure.table().tenant(id);

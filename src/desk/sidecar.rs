@@ -54,8 +54,7 @@ pub struct Sidecar {
     pub(crate) calling: Calling,
     /// What is shown of all this.
     pub(crate) snapshot: SharedSnapshot,
-    /// Room for the bytes of bodies that are read whole, of those that settle a job or keep it alive, and of calls, which
-    /// may wait for long.
+    /// Room for the bytes of bodies that are read whole, of what workers send, and of calls, which may wait for long.
     pub(crate) bodies: Semaphore,
     pub(crate) urgent_bodies: Semaphore,
     pub(crate) call_bodies: Semaphore,

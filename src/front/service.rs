@@ -176,7 +176,8 @@ impl Proxy {
             operation,
             Operation::Ack | Operation::Nack | Operation::Heartbeat
         );
-        let room = match settles {
+        // Bodies of producers that wait in front of a full queue keep no worker out: only workers make room in it.
+        let room = match settles || matches!(operation, Operation::Fetch) {
             true => &self.sidecar.urgent_bodies,
             false => &self.sidecar.bodies,
         };

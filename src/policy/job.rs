@@ -38,11 +38,6 @@ pub struct Sent<'a> {
     pub policy: Limited,
 }
 
-/// The queue of a job that is enqueued.
-pub fn queue_of(job: Json<'_>) -> Cow<'_, str> {
-    filed(job.get("options").and_then(|options| options.get("queue")))
-}
-
 /// The queue by this `options.queue`, as backends file it: the default one, where it says none.
 pub fn filed(queue: Option<Json<'_>>) -> Cow<'_, str> {
     let said = queue.and_then(|queue| queue.text());

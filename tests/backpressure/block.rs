@@ -51,6 +51,29 @@ async fn a_blocked_enqueue_gets_the_room_that_appears() {
     assert_within(at - room, Duration::from_millis(20), "");
 }
 
+/// The bodies of those who wait are kept, and only workers make room.
+#[tokio::test(start_paused = true)]
+async fn large_enqueues_that_wait_keep_no_worker_out() {
+    let file = format!("max_body = \"1MiB\"\nmax_bodies = \"2MiB\"\n{FILE}");
+    let (_pair, client) = simulated(Lax::spec(), &file).await;
+    client.fill("q", 2).await;
+    let large =
+        json!({"type": "t", "args": ["x".repeat((1 << 20) - 50)], "options": {"queue": "q"}});
+    let blocked: Vec<_> = (0..2)
+        .map(|_| {
+            let client = client.with("ojs-block-timeout", "10");
+            let large = large.to_string();
+            tokio::spawn(async move { client.post("/ojs/v1/jobs", large).await.status })
+        })
+        .collect();
+    sleep(Duration::from_millis(777)).await;
+    assert!(blocked.iter().all(|one| !one.is_finished()));
+    assert_eq!(client.fetch("q", 2).await.len(), 2);
+    for one in blocked {
+        assert_eq!(one.await.unwrap(), 201);
+    }
+}
+
 /// Room that appears behind our back is found within a look, whenever it appears.
 #[tokio::test(start_paused = true)]
 async fn room_behind_our_back_is_found() {

@@ -21,6 +21,19 @@ async fn a_time_to_wait_that_is_none_is_named() {
     }
 }
 
+/// As in the file: of the jobs of many queues nobody can say which is the oldest.
+#[tokio::test(start_paused = true)]
+async fn no_queue_with_subqueues_drops_the_oldest() {
+    let file = "[[queue]]\nname = \"q\"\nsubqueues = true\nconcurrency = 5\n";
+    let (_pair, client) = simulated(Lax::redis(), file).await;
+    let path = "/ojs/v1/admin/queues/q/config";
+    let with = |strategy: &str| json!({"backpressure": {"max_depth": 5, "strategy": strategy}});
+    let refused = client.put(path, with("drop_oldest")).await;
+    let error = refused.refuses(400, "invalid_request", path);
+    assert_eq!(error["details"]["field"], "backpressure.strategy");
+    assert_eq!(client.put(path, with("block")).await.status, 200);
+}
+
 /// A present `backpressure` replaces what was set, also one without a word in it; what nobody understands is no
 /// success.
 #[tokio::test(start_paused = true)]

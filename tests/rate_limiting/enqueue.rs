@@ -256,6 +256,21 @@ async fn too_large_and_packed_bodies_are_refused() {
     assert!(recording.bodies().is_empty());
 }
 
+/// Each job of a batch that is read takes far more room than its two bytes here.
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_very_many_jobs_is_refused() {
+    let (recording, _sidecar, client) = storing("").await;
+    let batch = |jobs: usize| {
+        let zeros = vec!["0"; jobs].join(",");
+        format!(r#"{{"rate_limit":0,"jobs":[{zeros}]}}"#)
+    };
+    assert_eq!(client.post(BATCH, batch(100_000)).await.status, 201);
+    let refused = client.post(BATCH, batch(100_001)).await;
+    let error = refused.refuses(400, "invalid_request", "");
+    assert_eq!(error["details"]["field"], "jobs");
+    assert_eq!(recording.bodies().len(), 1, "the second went no further");
+}
+
 /// `job_policies.accept = "ignore"`: what a job brings is then the backend's own affair.
 #[tokio::test(start_paused = true)]
 async fn ignored_policies_are_neither_checked_nor_touched() {

@@ -20,6 +20,12 @@ fn bodies(rate_limit: &str) -> Vec<(&'static str, String, &'static str)> {
             r#"{"name":"n","cron":"* * * * *","job_template":STEP}"#,
             "job_template.",
         ),
+        // As the text on cron has it, a job's members among its own.
+        (
+            "/ojs/v1/cron",
+            r#"{"name":"n","cron":"* * * * *","type":"t","args":[],"options":{"rate_limit":LIMIT}}"#,
+            "",
+        ),
         (
             WORKFLOWS,
             r#"{"type":"chain","steps":[{"type":"t","args":[]},STEP]}"#,
@@ -38,7 +44,13 @@ fn bodies(rate_limit: &str) -> Vec<(&'static str, String, &'static str)> {
         ),
     ];
     let step = step(rate_limit);
-    let rows = rows.map(|(path, body, at)| (path, body.replace("STEP", &step), at));
+    let rows = rows.map(|(path, body, at)| {
+        (
+            path,
+            body.replace("STEP", &step).replace("LIMIT", rate_limit),
+            at,
+        )
+    });
     rows.into()
 }
 
@@ -89,6 +101,24 @@ async fn a_template_s_policy_is_mirrored_and_nothing_else_changes() {
     }
     let named = client.get("/ojs/v1/rate-limits/k").await;
     assert_eq!(named.status, 404, "a template is no job that waits");
+}
+
+/// Each is read with all that is inside of it: a tower of them would take the thread for seconds.
+#[tokio::test(start_paused = true)]
+async fn templates_inside_of_very_many_are_refused() {
+    let (backend, _sidecar, client) = storing("").await;
+    let tower = |floors: usize| {
+        let within = r#"{"type":"a","job_template":"#.repeat(floors);
+        let innermost = r#"{"type":"a","rate_limit":null}"#;
+        format!("{within}{innermost}{}", "}".repeat(floors))
+    };
+    assert_eq!(client.post("/ojs/v1/cron", tower(8)).await.status, 201);
+    backend.clear();
+    let refused = client.post("/ojs/v1/cron", tower(9)).await;
+    let error = refused.refuses(400, "invalid_request", "");
+    let at = ["job_template"; 9].join(".");
+    assert_eq!(error["details"]["field"], at);
+    assert!(backend.bodies().is_empty(), "nothing went on");
 }
 
 /// It is accepted, and limits nothing: somebody is told.

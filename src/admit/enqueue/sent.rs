@@ -10,6 +10,11 @@ use crate::policy::JobView;
 use crate::policy::job::{filed, meta_of};
 use crate::wire::ojs::DEPTH;
 
+/// The most jobs or templates of one body: each takes a hundred times what it may take in the body.
+const MOST_JOBS: usize = 100_000;
+/// So many templates may stand inside one another: all that is inside is looked at once for each.
+const NESTED: usize = 8;
+
 /// The options whose value backends do not give back: in milliseconds, and as an ISO 8601 duration.
 const VISIBILITY_MS: &str = "visibility_timeout_ms";
 pub(super) const VISIBILITY: &str = "visibility_timeout";
@@ -96,7 +101,7 @@ impl<'a> SentJob<'a> {
 /// The jobs of an enqueue. `None`: the body is JSON to nobody, and the backend will say what is wrong with it.
 ///
 /// # Errors
-/// Backends read it in different ways.
+/// Backends read it in different ways, or it has too many jobs.
 pub(super) fn read_jobs(body: &[u8], sends: Sends) -> Result<Option<Vec<SentJob<'_>>>, Fault> {
     let whole = match Json::parse(body, DEPTH) {
         Ok(whole) => whole,
@@ -107,7 +112,7 @@ pub(super) fn read_jobs(body: &[u8], sends: Sends) -> Result<Option<Vec<SentJob<
         let why = "is there several times: say everything in one";
         return Err(Fault::field("jobs", why));
     }
-    let jobs = jobs_in(whole, sends);
+    let jobs = jobs_in(whole, sends)?;
     match jobs.iter().find(|job| job.is_ambiguous) {
         Some(job) => {
             let why =
@@ -119,51 +124,80 @@ pub(super) fn read_jobs(body: &[u8], sends: Sends) -> Result<Option<Vec<SentJob<
 }
 
 /// The jobs of a body.
-fn jobs_in(whole: Json<'_>, sends: Sends) -> Vec<SentJob<'_>> {
-    let mut found = Vec::new();
-    match sends {
-        Sends::Job => found.push(SentJob::read(String::new(), whole)),
-        Sends::Batch => {
-            let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
-            let each = jobs.enumerate();
-            found.extend(each.map(|(nth, job)| SentJob::read(format!("jobs[{nth}]."), job)));
-        }
-        Sends::Templates => find_templates(whole, "", &mut found),
+///
+/// # Errors
+/// There are too many.
+fn jobs_in(whole: Json<'_>, sends: Sends) -> Result<Vec<SentJob<'_>>, Fault> {
+    if sends == Sends::Job {
+        return Ok(vec![SentJob::read(String::new(), whole)]);
     }
-    found
+    if sends == Sends::Templates {
+        let mut templates = Templates::default();
+        templates.find(whole, "", NESTED)?;
+        return Ok(templates.found);
+    }
+    let mut found = Vec::new();
+    let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
+    for (nth, job) in jobs.enumerate() {
+        if nth >= MOST_JOBS {
+            return Err(too_many());
+        }
+        found.push(SentJob::read(format!("jobs[{nth}]."), job));
+    }
+    Ok(found)
 }
 
-/// Finds what has a `type` in `job_template`, `steps`, `jobs` and `callbacks`, and inside of those.
-/// No deeper than [`DEPTH`], as the text was parsed.
-fn find_templates<'a>(holder: Json<'a>, at: &str, found: &mut Vec<SentJob<'a>>) {
-    let mut look = |template: Json<'a>, at: String| {
-        if template
-            .get("type")
-            .is_some_and(|kind| kind.kind() == Kind::String)
-        {
-            found.push(SentJob {
+fn too_many() -> Fault {
+    let why = format!("has more than {MOST_JOBS} jobs: send them in several requests");
+    Fault::field("jobs", &why)
+}
+
+/// What has a `type` in the `job_template`, `steps`, `jobs` and `callbacks` of a body, and inside of those. A cron may have
+/// the members of its job itself.
+#[derive(Default)]
+struct Templates<'a> {
+    found: Vec<SentJob<'a>>,
+    /// Looked at so far.
+    seen: usize,
+}
+
+impl<'a> Templates<'a> {
+    /// Looks at a template or a body, and at what is inside so many `levels` down.
+    fn find(&mut self, json: Json<'a>, at: &str, levels: usize) -> Result<(), Fault> {
+        self.seen += 1;
+        if self.seen > MOST_JOBS {
+            return Err(too_many());
+        }
+        let names = ["type", "job_template", "steps", "jobs", "callbacks"];
+        let [kind, template, steps, jobs, callbacks] = json.pick(names);
+        let is_typed = kind.is_some_and(|kind| kind.kind() == Kind::String);
+        // That of a whole workflow is no job's.
+        let is_workflow = at.is_empty() && template.or(steps).or(jobs).is_some();
+        if is_typed && !is_workflow {
+            self.found.push(SentJob {
                 is_flat: false,
-                ..SentJob::read(at.clone(), template)
+                ..SentJob::read(at.to_owned(), json)
             });
         }
-        find_templates(template, &at, found);
-    };
-    if let Some(template) = holder.get("job_template") {
-        look(template, format!("{at}job_template."));
-    }
-    for list in ["steps", "jobs"] {
-        let items = holder.get(list).into_iter().flat_map(|list| list.items());
-        for (nth, item) in items.enumerate() {
-            look(item, format!("{at}{list}[{nth}]."));
+        let template = template.map(|template| (format!("{at}job_template."), template));
+        let lists = [("steps", steps), ("jobs", jobs)].into_iter();
+        let items = lists.flat_map(|(name, list)| {
+            let items = list.into_iter().flat_map(|list| list.items()).enumerate();
+            items.map(move |(nth, item)| (format!("{at}{name}[{nth}]."), item))
+        });
+        let callbacks = callbacks.into_iter().flat_map(|named| named.members());
+        let callbacks = callbacks.map(|callback| {
+            let name = callback.name.text().unwrap_or_default();
+            (format!("{at}callbacks.{name}."), callback.value)
+        });
+        for (at, inner) in template.into_iter().chain(items).chain(callbacks) {
+            let Some(levels) = levels.checked_sub(1) else {
+                let why = format!("stands inside of more than {NESTED} templates: flatten them");
+                return Err(Fault::field(at.trim_end_matches('.'), &why));
+            };
+            self.find(inner, &at, levels)?;
         }
-    }
-    for callback in holder
-        .get("callbacks")
-        .into_iter()
-        .flat_map(|c| c.members())
-    {
-        let name = callback.name.text().unwrap_or_default();
-        look(callback.value, format!("{at}callbacks.{name}."));
+        Ok(())
     }
 }
 
@@ -197,7 +231,6 @@ pub(super) fn may_name(body: &[u8], needle: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::job::queue_of;
 
     fn read(body: &str) -> Option<bool> {
         let jobs = read_jobs(body.as_bytes(), Sends::Job).ok()??;
@@ -206,19 +239,21 @@ mod tests {
 
     #[test]
     fn the_queue_is_where_backends_file_the_job() {
-        for body in [
-            r#"{"type":"a","options":{"queue":"q","priority":1}}"#,
-            r#"{"Options":{"QUEUE":"q"},"args":[{"options":{"queue":"no"}}]}"#,
-            r#"{"options":{"queue":""}}"#,
-            r#"{"options":{"queue":7}}"#,
-            r#"{"options":[{"queue":"no"}],"queue":"no"}"#,
-            r#"{"options":null}"#,
-            r#"["options"]"#,
-            " {} ",
+        for (body, queue) in [
+            (r#"{"type":"a","options":{"queue":"q","priority":1}}"#, "q"),
+            (
+                r#"{"Options":{"QUEUE":"q"},"args":[{"options":{"queue":"no"}}]}"#,
+                "q",
+            ),
+            (r#"{"options":{"queue":""}}"#, "default"),
+            (r#"{"options":{"queue":7}}"#, "default"),
+            (r#"{"options":[{"queue":"no"}],"queue":"no"}"#, "default"),
+            (r#"{"options":null}"#, "default"),
+            (r#"["options"]"#, "default"),
+            (" {} ", "default"),
         ] {
-            let whole = Json::parse(body.as_bytes(), DEPTH).unwrap();
             let jobs = read_jobs(body.as_bytes(), Sends::Job).ok().flatten();
-            assert_eq!(jobs.unwrap()[0].queue, queue_of(whole), "{body}");
+            assert_eq!(jobs.unwrap()[0].queue, queue, "{body}");
         }
     }
 
