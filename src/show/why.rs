@@ -478,7 +478,10 @@ impl Asker<'_> {
         } = found;
         let (place, job) = job.unzip();
         let job = job.filter(|facts| !facts.is_null());
-        let limits = applied.iter().map(|one| self.limit_of(one, job.is_some()));
+        let limits = applied.iter().map(|one| match job {
+            Some(_) => self.limit_of_job(one),
+            None => self.limit_of(one),
+        });
         let mut facts = json!({
             "at": duration::exactly(self.now().at.0),
             "limited_by": null,
@@ -548,18 +551,22 @@ impl Asker<'_> {
     }
 
     /// What is shown of one limit; of a single job also what it pays and whose share it takes.
-    fn limit_of(&self, one: &Applied, of_job: bool) -> Value {
+    fn limit_of(&self, one: &Applied) -> Value {
         let mut limit = limit_facts(one, self.rows_of(&one.view.limited));
-        if of_job {
-            let share = one.view.limited.share.as_ref();
-            put(&mut limit, "cost", one.view.limited.cost.pays.get());
-            put(&mut limit, "group", share.map(|share| &*share.group));
-            put(&mut limit, "weight", share.map(|share| share.weight.get()));
-        }
         let limited = &one.view.limited;
         let calls = self.sidecar().calling.lines.shares(&limited.key);
         let groups = group_facts(one, self.now().held.shares_of(limited), calls);
         put(&mut limit, "groups", groups);
+        limit
+    }
+
+    /// With what the job pays, and in whose share.
+    fn limit_of_job(&self, one: &Applied) -> Value {
+        let (mut limit, limited) = (self.limit_of(one), &one.view.limited);
+        put(&mut limit, "cost", limited.cost.pays.get());
+        let share = limited.share.as_ref();
+        put(&mut limit, "group", share.map(|share| &*share.group));
+        put(&mut limit, "weight", share.map(|share| share.weight.get()));
         limit
     }
 
@@ -595,20 +602,28 @@ impl Asker<'_> {
             all.extend(find::no_jobs(self.now(), queue, elsewhere));
         }
         if all.iter().all(Cause::lets_start) {
-            let little = found
-                .applied
-                .iter()
-                .find_map(|one| find::little_left(self.sidecar(), &one.view));
-            all.push(
-                little.unwrap_or_else(|| match self.sidecar().config().calls_only() {
-                    true => Cause::new(&causes::OPEN_TO_CALLS, &[]),
-                    false => find::open(found.applied.is_empty(), self.may_have_keys(found.queue)),
-                }),
-            );
+            let mut applied = found.applied.iter();
+            let little = applied.find_map(|one| find::little_left(self.sidecar(), &one.view));
+            all.push(little.unwrap_or_else(|| self.open(&found)));
         }
         all.extend(aside);
         all.extend(of_services(self.sidecar(), |way| self.calls_by(way, found)));
         all
+    }
+
+    /// Nothing that is known keeps a job or a call from starting.
+    fn open(&self, found: &AskedAbout<'_>) -> Cause {
+        if self.sidecar().config().calls_only() {
+            return Cause::new(&causes::OPEN_TO_CALLS, &[]);
+        }
+        if !found.applied.is_empty() {
+            return Cause::new(&causes::OPEN, &[]);
+        }
+        let but = match self.may_have_keys(found.queue) {
+            true => " to all jobs of the queue; single jobs may have keys",
+            false => "",
+        };
+        Cause::new(&causes::NO_LIMIT, &[("but", &but)])
     }
 
     /// Whether calls of this way out have a key of those that are asked about.

@@ -499,15 +499,3 @@ pub(super) fn lets_go(cause: &Cause) -> (bool, bool, Option<Timestamp>) {
     let is_closed = cause.kind == &causes::PAUSED || cause.kind == &causes::NO_SLOTS;
     (is_closed, cause.until.is_none(), cause.until)
 }
-
-/// Nothing that is known keeps a job from starting.
-pub(super) fn open(has_no_limit: bool, may_have_keys: bool) -> Cause {
-    let but = match may_have_keys {
-        true => " to all jobs of the queue; single jobs may have keys",
-        false => "",
-    };
-    match has_no_limit {
-        true => Cause::new(&causes::NO_LIMIT, &[("but", &but)]),
-        false => Cause::new(&causes::OPEN, &[]),
-    }
-}
