@@ -221,6 +221,7 @@ crate::scenarios! {
     held::tenant_goes_with_the_job: 4;
     adopted::ended_through_a_sibling: 9;
     adopted::ending_through_a_sibling: 6;
+    adopted::hang_up_while_learning: 5;
     reloads::numbers_in_a_fleet: 4;
     reloads::newly_limited_beside_a_holder: 10;
     overdue::held_meanwhile: 4;
