@@ -211,6 +211,8 @@ crate::scenarios! {
     lives::drain_goes_on_for_the_rest: 4;
     lives::drained_under_load: 6 limit;
     lives::drain_times_out: 2;
+    lives::drain_times_out_in_a_give_back: 3;
+    lives::asked_beside_many_offers: 2;
     lives::claimed_late_in_a_drain: 4;
     adopted::list_refused: 6;
     adopted::reloaded_while_the_list_hangs: 6;

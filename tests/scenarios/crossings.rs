@@ -305,7 +305,9 @@ pub async fn pause_without_an_answer(ctx: Ctx) -> Judge {
 /// elsewhere: the pause is over.
 pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
     let world = ctx.world().shared().limits(ONE);
-    let w = world.settings("[hold]\nidle = '1s'").start().await;
+    // Its FETCH waits for what the slow store says.
+    let settings = "[hold]\nidle = '1s'\n[fetch]\nclaim_budget = '10s'";
+    let w = world.settings(settings).start().await;
     let other = w.sibling().await;
     let (mine, theirs) = (w.hands("mine"), w.hands_of("theirs", &other));
     w.pass(3_000).await;
