@@ -237,7 +237,6 @@ async fn read_again(proxy: &Proxy, claimed: &Claimed, sent: Instant) -> Again {
     // That of the FETCH which claimed it: the scope says both.
     let tenant = sidecar.scopes.tenant_of(claimed.scope);
     let origin = ClaimOrigin {
-        asked: 1,
         scope: claimed.scope,
         tenant: tenant.as_deref(),
         lanes: &[lane],

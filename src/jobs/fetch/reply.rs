@@ -28,7 +28,7 @@ pub(super) fn read_reply(
     if !reply.status.is_success() {
         return Ok(None);
     }
-    let all = Shown::all(reply, origin.asked).map_err(|why| {
+    let all = Shown::all(reply).map_err(|why| {
         tell::unreadable(sidecar, reply, &why);
         UpstreamError::Unreadable(why)
     })?;

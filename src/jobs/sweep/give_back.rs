@@ -50,11 +50,6 @@ pub(crate) async fn out(sidecar: &Sidecar) -> Option<usize> {
     sidecar.store.count_out().await.ok()
 }
 
-/// How many jobs are held.
-pub(crate) fn held(sidecar: &Sidecar) -> usize {
-    sidecar.hold.len()
-}
-
 /// The ids of some held jobs.
 pub(crate) fn some_held(sidecar: &Sidecar) -> String {
     let hold = &sidecar.hold;
