@@ -121,6 +121,7 @@ crate::scenarios! {
     faults::fetch_answered_with_nonsense: 4 real;
     faults::fetch_reply_lost: 10 limit;
     faults::fetch_hangs: 8;
+    faults::one_of_several_claims_fails: 3;
     faults::enqueue_reply_lost: 3 real;
     faults::everything_goes_wrong: 10 limit;
     attempts::nack_where_none_was_shown: 4;
@@ -142,6 +143,9 @@ crate::scenarios! {
     crossings::pause_read_while_it_ends: 4;
     crossings::pause_carried_out_after_a_resume: 4;
     crossings::pauses_while_cut_off: 2;
+    crossings::claims_of_a_free_queue_that_are_over: 2;
+    crossings::paused_before_a_head_is_claimed: 4;
+    crossings::cancelled_while_its_start_is_undone: 4;
     held::seen_while_claims_are_under_way: 8;
     held::settled_by_who_had_it: 2;
     held::keeps_no_dead_workers_job: 6;
@@ -211,6 +215,8 @@ crate::scenarios! {
     lives::drain_goes_on_for_the_rest: 4;
     lives::drained_under_load: 6 limit;
     lives::drain_times_out: 2;
+    lives::drain_times_out_in_a_give_back: 3;
+    lives::asked_beside_many_offers: 2;
     lives::claimed_late_in_a_drain: 4;
     adopted::list_refused: 6;
     adopted::reloaded_while_the_list_hangs: 6;
@@ -221,8 +227,10 @@ crate::scenarios! {
     held::tenant_goes_with_the_job: 4;
     adopted::ended_through_a_sibling: 9;
     adopted::ending_through_a_sibling: 6;
+    adopted::hang_up_while_learning: 5;
     reloads::numbers_in_a_fleet: 4;
     reloads::newly_limited_beside_a_holder: 10;
+    reloads::waits_over_a_change_of_key: 2;
     overdue::held_meanwhile: 4;
     overdue::nobody_can_ask: 6 | 18;
     overdue::heard_of_meanwhile: 8;

@@ -58,11 +58,6 @@ impl<'a> Listing<'a> {
         adoption.listing.lock().lists += 1;
         Listing(adoption)
     }
-
-    /// Whether the job ended since the list was asked for.
-    pub(crate) fn has_ended(&self, job: &str) -> bool {
-        self.0.has_ended(job)
-    }
 }
 
 impl Drop for Listing<'_> {

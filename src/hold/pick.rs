@@ -257,20 +257,17 @@ impl Hold {
         }
     }
 
-    /// Takes these waiting jobs out of every worker's reach, and gives those that are offered from now on.
-    pub fn offer(&self, claims: &[Claimed]) -> Vec<Claimed> {
+    /// Takes these waiting jobs out of every worker's reach: they are offered from now on.
+    pub fn offer(&self, claims: &[Claimed]) {
         let mut state = self.state();
-        let mut offered = Vec::with_capacity(claims.len());
         for claimed in claims {
             let known = state.jobs.get(&claimed.job);
             if known.is_some_and(|known| known.generation == claimed.generation)
                 && let Some((_, held)) = state.take_out(&claimed.job)
             {
-                offered.push(held.claimed.clone());
                 state.begin_offer(held);
             }
         }
-        offered
     }
 
     /// Notes that the store knows that these are offered.

@@ -737,7 +737,8 @@ async fn who_waits_is_woken_by_what_may_help() {
     let held = picks(&hold, 1).remove(0);
     hold.take_back(start(&hold, held).unwrap());
     assert!(woken().await, "it may start here");
-    let offers = hold.offer(&hold.unwanted(Duration::ZERO));
+    hold.offer(&hold.unwanted(Duration::ZERO));
+    let offers = hold.untold_offers();
     assert!(!woken().await);
     let ours: Vec<_> = offers.into_iter().map(|of| (of, Gen(9))).collect();
     hold.end_offers(&ours);
@@ -1051,7 +1052,8 @@ async fn what_is_offered_is_shown_with_what_waits() {
     let jobs = (1..=700).map(|n| claimed_as(n, job(&n.to_string(), 0, &[of_key(n)])));
     hold.add(jobs.collect());
     let offered: Vec<_> = hold.unwanted(Duration::ZERO).drain(..600).collect();
-    assert_eq!(hold.offer(&offered).len(), 600);
+    hold.offer(&offered);
+    assert_eq!(hold.untold_offers().len(), 600);
     let held = hold.snapshot(NOW).await;
     let waiting = ["a", "b"].map(|key| {
         let key = Key::new(key).unwrap();
@@ -1072,8 +1074,10 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     let wanted: Vec<Claimed> = hold.unwanted(Duration::ZERO);
     let wanted: Vec<Claimed> = wanted.into_iter().filter(old).collect();
     assert!(!hold.has_offers());
-    assert_eq!(hold.offer(&wanted).len(), 3, "one is in hand, one is new");
-    assert!(hold.offer(&wanted).is_empty(), "once");
+    for _again in 0..2 {
+        hold.offer(&wanted);
+        assert_eq!(hold.untold_offers().len(), 3, "one is in hand, one is new");
+    }
     assert!(hold.is_offered(&wanted[0]) && !hold.is_offered(&in_hand.claimed));
     let picked = picks(&hold, 9);
     assert_eq!(ids(&picked), ["5"]);
@@ -1252,7 +1256,8 @@ async fn a_claim_is_due_by_the_last_word_on_it() {
 async fn what_is_ours_again_is_due_at_once() {
     let hold = hold();
     hold.add(vec![job("a", 0, &["k"])]);
-    let offers = hold.offer(&hold.unwanted(Duration::ZERO)).into_iter();
+    hold.offer(&hold.unwanted(Duration::ZERO));
+    let offers = hold.untold_offers().into_iter();
     assert!(due(&hold, None).is_empty());
     let ours: Vec<_> = offers.map(|of| (of, Gen(9))).collect();
     hold.end_offers(&ours);
@@ -1332,7 +1337,8 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     drop(unnamed);
     assert_eq!(named(&hold), ["3", "4"]);
     // What is ours again was taken over, and is named under its new number.
-    let offers = hold.offer(&hold.unwanted(Duration::ZERO));
+    hold.offer(&hold.unwanted(Duration::ZERO));
+    let offers = hold.untold_offers();
     assert_eq!(offers.len(), 3);
     assert!(named(&hold).is_empty());
     assert!(offers.iter().all(|of| hold.is_offered(of)));

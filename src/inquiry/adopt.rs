@@ -17,6 +17,7 @@ use super::job::{self, DEFAULT_VISIBILITY};
 use super::{calls, in_force, overdue, prove, rows};
 use crate::desk::adoption::{Listing, Unlearnt};
 use crate::desk::live::Live;
+use crate::desk::outlive::to_the_end;
 use crate::desk::{Proxy, Sidecar, micros, named, settings};
 use crate::duration;
 use crate::json::Json;
@@ -25,6 +26,7 @@ use crate::policy::{Accept, JobView};
 use crate::store::{Change, Claim, Claimed, Due, Gen, LedgerExt, StoreError};
 use crate::subqueues::mirror;
 use crate::told::metrics::Counted;
+use crate::wire::boxed::boxed;
 use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::UpstreamError;
 
@@ -101,7 +103,10 @@ pub(crate) async fn ensure_learnt(proxy: &Proxy) -> Result<(), UpstreamError> {
         if let Some(error) = last.filter(|_| count > before) {
             return Err(error);
         }
-        let learnt = learn(proxy, patience).await;
+        // To its end: rows without limits are not looked at again, so a worker that hangs up must leave none.
+        let own = proxy.clone();
+        let learning = boxed(|| async move { learn(&own, patience).await });
+        let learnt = to_the_end(&proxy.sidecar.tasks.own, learning).await;
         if let Err(error) = &learnt {
             // That somebody else answers there is told too, whatever was the matter before.
             let is_stranger = matches!(error, UpstreamError::Unreadable(_));

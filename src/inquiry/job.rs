@@ -32,8 +32,6 @@ pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);
 
 /// The circumstances of a claim.
 pub(crate) struct ClaimOrigin<'a> {
-    /// How many jobs were asked for.
-    pub(crate) asked: usize,
     /// Whose credentials.
     pub(crate) scope: u64,
     /// The tenant header of the FETCH, if there was one.
@@ -102,9 +100,6 @@ const MEMBERS: [&str; 7] = [
     "expires_at",
 ];
 
-/// A reply is not expected to have more jobs than this; one may.
-const LIKELY: usize = 64;
-
 impl<'a> Shown<'a> {
     /// A job that was read already.
     pub(crate) fn of(job: Json<'a>) -> Shown<'a> {
@@ -129,26 +124,26 @@ impl<'a> Shown<'a> {
     }
 
     /// The jobs of a FETCH reply, which is read in one pass: `jobs`, or a lone `job`, or none of an empty object or of
-    /// nothing. So many were asked for.
+    /// nothing.
     ///
     /// # Errors
     /// It is no FETCH reply: what it is instead.
-    pub(crate) fn all(reply: &'a Reply, asked: usize) -> Result<Vec<Shown<'a>>, String> {
+    pub(crate) fn all(reply: &'a Reply) -> Result<Vec<Shown<'a>>, String> {
         let text = &reply.body;
         if text.is_empty() {
             return Ok(Vec::new());
         }
         let coding = reply.headers.get(header::CONTENT_ENCODING);
-        Shown::plain(text, asked).map_err(|error| match (coding, json::oddity(text, error)) {
+        Shown::plain(text).map_err(|error| match (coding, json::oddity(text, error)) {
             (Some(coding), _) => format!("it is packed as {coding:?}, which could not be undone"),
             (None, Some(oddity)) => format!("it {oddity}"),
             (None, None) => error.to_string(),
         })?
     }
 
-    fn plain(text: &'a [u8], asked: usize) -> Result<Result<Vec<Shown<'a>>, String>, JsonError> {
+    fn plain(text: &'a [u8]) -> Result<Result<Vec<Shown<'a>>, String>, JsonError> {
         let mut reader = Reader::new(text, REPLY_DEPTH);
-        let mut shown = Vec::with_capacity(asked.min(LIKELY));
+        let mut shown = Vec::new();
         let (mut jobs, mut lone) = (None, None);
         let whole = reader.members(|name, reader| {
             if name.is("jobs") {

@@ -57,7 +57,8 @@ pub(crate) async fn runs(proxy: &Proxy, lane: &Lane) -> bool {
         let asked = to_the_end(&proxy.sidecar.tasks.own, asked);
         let _late = tokio::time::timeout(SOON, asked).await;
     }
-    fetching.backlogs.runs(&lane.queue)
+    // It may have been paused meanwhile.
+    !fetching.paused.has(&lane.queue) && fetching.backlogs.runs(&lane.queue)
 }
 
 /// A worker wants more than it gets, and nothing may be claimed of this queue: its limits may be why.

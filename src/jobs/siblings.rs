@@ -113,7 +113,8 @@ async fn read_pauses(proxy: &Proxy) {
 }
 
 /// Takes over what siblings have offered of these queues, and takes back what we have offered, for a worker that is
-/// here now. A task of its own does it, which ends whatever becomes of the worker.
+/// here now. A task of its own does it, which ends whatever becomes of the worker. It waits for that no longer than for a
+/// claim: a slow backend is asked about one job after the other.
 pub(super) async fn take_over_of(proxy: &Proxy, scope: u64, queues: &[Arc<str>]) {
     if !proxy.sidecar.keeper.offered.any() && !proxy.sidecar.hold.has_offers() {
         return;
@@ -129,7 +130,7 @@ pub(super) async fn take_over_of(proxy: &Proxy, scope: u64, queues: &[Arc<str>])
         }
     });
     // Only a panic in there could fail, and would have been logged.
-    drop(taken.await);
+    let _late = tokio::time::timeout(sidecar.live().settings.fetch.claim_budget, taken).await;
 }
 
 async fn take_over(proxy: &Proxy, lane: &Lane) {
@@ -236,7 +237,6 @@ async fn read_again(proxy: &Proxy, claimed: &Claimed, sent: Instant) -> Again {
     // That of the FETCH which claimed it: the scope says both.
     let tenant = sidecar.scopes.tenant_of(claimed.scope);
     let origin = ClaimOrigin {
-        asked: 1,
         scope: claimed.scope,
         tenant: tenant.as_deref(),
         lanes: &[lane],

@@ -496,10 +496,7 @@ async fn say_ready(sidecar: Arc<Sidecar>, stop: CancellationToken) {
 
 /// Logs what this process leaves: held jobs, what is out, and what was set by hand. `before` had been given back when the drain began.
 async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
-    let (given_back, left) = (
-        give_back::given_back(sidecar) - before,
-        give_back::held(sidecar),
-    );
+    let (given_back, left) = (give_back::given_back(sidecar) - before, sidecar.hold.len());
     if left > 0 {
         let fate = give_back::fate_of_held(sidecar);
         tracing::warn!(

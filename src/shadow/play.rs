@@ -163,7 +163,7 @@ impl Play<'_> {
                 }
             }
             Sighting::Reply(reply, went) => {
-                let all = Shown::all(&reply, 1).unwrap_or_default();
+                let all = Shown::all(&reply).unwrap_or_default();
                 all.iter().for_each(|shown| self.came(shown, &went));
             }
             Sighting::Ended(job, at) => {

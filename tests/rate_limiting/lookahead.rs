@@ -199,6 +199,22 @@ async fn a_batch_size_looks_as_far_as_a_count() {
     }
 }
 
+/// Nobody knew that jobs of this queue bring limits. While their key is full the hold takes in as many as of any
+/// other queue, however often a FETCH looks that waits for a limited one.
+#[tokio::test(start_paused = true)]
+async fn jobs_that_bring_limits_unheard_of_stay_within_the_hold() {
+    let rig = Rig::with("[hold]\nmax = 32\n[[queue]]\nname = \"slots\"\nconcurrency = 1\n").await;
+    let around = Client::new(&rig.client.net, rig.behind.addr);
+    let own = json!({"ojs.rate_limit": {"key": "K", "concurrency": 1}});
+    let brought = json!({"type": "t", "args": [], "meta": own, "options": {"queue": "free"}});
+    around.enqueue_all(300, &brought).await;
+    let both = json!({"queues": ["slots", "free"], "count": 1, "worker_id": "w"});
+    assert_eq!(rig.client.fetch_as(both.clone()).await.len(), 1);
+    assert!(rig.client.fetch_as(both).await.is_empty());
+    // One is out.
+    assert!(rig.claimed() <= 40 + 1, "{} of 40", rig.claimed());
+}
+
 /// What the answer says of limits.
 fn told(reply: &Reply) -> (bool, Option<&str>) {
     assert_eq!(reply.json()["jobs"], json!([]));

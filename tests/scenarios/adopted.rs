@@ -276,3 +276,33 @@ pub async fn claimed_under_an_id_that_is_not_shown(ctx: Ctx) -> Judge {
     );
     judge
 }
+
+/// A worker hangs up while its FETCH gives those jobs their rows that run already, because the backend was away at the
+/// start: they have their slots all the same.
+pub async fn hang_up_while_learning(ctx: Ctx) -> Judge {
+    let limits =
+        ["mail", "empty"].map(|name| format!("[[queue]]\nname = '{name}'\nconcurrency = 3\n"));
+    let world = ctx.world().shared().limits(&limits.concat());
+    let w = world.settings("[fetch]\nmax_wait = '0s'").start().await;
+    let _other = w.sibling().await;
+    w.pass(1_500).await;
+    w.enqueue_all(9, |_| job()).await;
+    let around = w.backend.fetch("direct", 3).await;
+    w.backend.down();
+    w.restart().await;
+    w.pass(3_000).await;
+    w.backend.up().await;
+    w.first_way(|way| way.late(Duration::from_millis(50)));
+    let one = w.hands("one");
+    let gone = Duration::from_millis(125 + ctx.seed * 50);
+    let hung = timeout(gone, one.get("empty", 1)).await;
+    w.first_way(Way::mend);
+    one.get("empty", 1).await;
+    w.pass(5_000).await;
+    let more = one.get("mail", 3).await.len();
+    let mut judge = w.judge().await;
+    judge.equal("run already", around.len(), 3);
+    judge.that(hung.is_err(), "it was answered before that");
+    judge.equal("started beside three of three", more, 0);
+    judge
+}

@@ -1,5 +1,6 @@
 //! Calls of which several are under way at once, or that end otherwise than those who sent them have heard.
 
+use super::deep::{SLOT, SPLIT, of};
 use super::prelude::*;
 
 /// A call of which the backend says nothing within the sidecar's patience, and which it does not carry out.
@@ -305,7 +306,9 @@ pub async fn pause_without_an_answer(ctx: Ctx) -> Judge {
 /// elsewhere: the pause is over.
 pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
     let world = ctx.world().shared().limits(ONE);
-    let w = world.settings("[hold]\nidle = '1s'").start().await;
+    // Its FETCH waits for what the slow store says.
+    let settings = "[hold]\nidle = '1s'\n[fetch]\nclaim_budget = '10s'";
+    let w = world.settings(settings).start().await;
     let other = w.sibling().await;
     let (mine, theirs) = (w.hands("mine"), w.hands_of("theirs", &other));
     w.pass(3_000).await;
@@ -568,5 +571,87 @@ pub async fn claim_that_is_over_when_its_reply_comes(ctx: Ctx) -> Judge {
     one.ack_all(&others).await;
     let mut judge = w.judge().await;
     judge.that(others.is_empty(), "two jobs of one tenant were out at once");
+    judge
+}
+
+/// The claims of a queue that nothing limits are over when their replies come, and other jobs wait behind: no claim is
+/// larger than what the worker asks for.
+pub async fn claims_of_a_free_queue_that_are_over(ctx: Ctx) -> Judge {
+    let limits = "[[queue]]\nname = 'mail'\nconcurrency = 1";
+    let (w, _other) = ctx.limits(limits).pair().await;
+    w.enqueue_all(60, |_| Job::new("a.b").queue("free")).await;
+    let late = Duration::from_millis(500 + ctx.seed * 100);
+    w.backend.often(Op::Fetch, 1.0, Fault::LateReply(late));
+    let one = w.hands("one").visibility(300);
+    let got = one.fetch(&["mail", "free"], 1).await;
+    w.backend.mend();
+    let asked: Vec<u64> = (w.backend.seen().iter())
+        .filter(|sent| sent.path.ends_with("/fetch"))
+        .filter_map(|sent| serde_json::from_slice::<Value>(&sent.body).ok()?["count"].as_u64())
+        .collect();
+    let mut judge = w.judge().await;
+    judge.that(got.is_ok_and(|got| got.is_empty()), "its FETCH did not end");
+    judge.that(asked.iter().all(|n| *n <= 1), format!("claims: {asked:?}"));
+    judge
+}
+
+/// A queue with subqueues is paused while the backend is asked whether it runs, and before the next head is claimed: that
+/// one comes, and the pause stands.
+pub async fn paused_before_a_head_is_claimed(ctx: Ctx) -> Judge {
+    let lax = Lax {
+        admin_queues: false,
+        ..Lax::redis()
+    };
+    let world = ctx.limits(&format!("{SLOT}{SPLIT}")).lax(lax);
+    let w = world.start().await;
+    w.enqueue_all(6, |_| of("a")).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let first = one.get("mail", 1).await;
+    let early = one.get("mail", 1).await;
+    w.pass(1_200).await;
+    one.ack_all(&first).await;
+    let late = Fault::LateReply(Duration::from_millis(150));
+    w.backend.often(Op::Stats, 1.0, late);
+    let (second, paused) = tokio::join!(one.get("mail", 1), async {
+        w.pass(20 + ctx.seed * 25).await;
+        two.tell("mail", "pause").await
+    });
+    w.pass(300).await;
+    w.backend.mend();
+    one.ack_all(&second).await;
+    let during = one.get("mail", 1).await;
+    let resumed = two.tell("mail", "resume").await;
+    let after = one.get("mail", 1).await;
+    one.ack_all(during.iter().chain(&after)).await;
+    let mut judge = w.judge().await;
+    let started = [first, early, second, during, after].map(|got| got.len());
+    judge.equal("the backend said", [paused, resumed], [200, 200]);
+    judge.equal("started", started, [1, 0, 1, 0, 1]);
+    judge
+}
+
+/// A worker hangs up before it has its job, and the job is cancelled while the store undoes its start: nobody gets it.
+pub async fn cancelled_while_its_start_is_undone(ctx: Ctx) -> Judge {
+    let w = ctx.world().shared().limits(ONE).start().await;
+    let id = w.enqueue(job()).await;
+    w.first_way(|way| way.late(Duration::from_millis(300)));
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let gone = Duration::from_millis(100);
+    let (hung, cancelled, got) = tokio::join!(
+        timeout(gone, one.fetch(&["mail"], 1)),
+        async {
+            w.pass(300 + ctx.seed * 50).await;
+            two.cancel(&id).await
+        },
+        async {
+            w.pass(650).await;
+            two.get("mail", 1).await
+        }
+    );
+    w.first_way(Way::mend);
+    let mut judge = w.judge().await;
+    judge.that(hung.is_err(), "it had its job at once");
+    judge.equal("the cancel got", cancelled, 200);
+    judge.that(got.is_empty(), "a cancelled job went out");
     judge
 }

@@ -565,3 +565,19 @@ pub async fn fetch_hangs(ctx: Ctx) -> Judge {
     judge.concurrency("k:a", 2);
     judge.settled()
 }
+
+/// Jobs are claimed each under an id of its own, and one of these claims fails: the worker gets what the others bring.
+pub async fn one_of_several_claims_fails(ctx: Ctx) -> Judge {
+    let w = ctx.world().lax(Lax::amqp()).limits(TWO).start().await;
+    w.enqueue_all(4, |_| job()).await;
+    let fault = ctx.pick(&[Fault::Status(503), Fault::Status(429), Fault::Refused]);
+    w.backend.next(Op::Fetch, 1, fault);
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 3).await;
+    let started = got.as_ref().map(Vec::len);
+    one.ack_all(got.iter().flatten()).await;
+    w.worker(Worker::js(2).queues(&["mail"]));
+    let mut judge = w.judge_when_done(60).await;
+    judge.equal("its FETCH got", started, Ok(2));
+    judge.settled()
+}

@@ -418,3 +418,57 @@ pub async fn backend_away_without_heartbeats(ctx: Ctx) -> Judge {
     judge.no_slot_left();
     judge
 }
+
+/// A drain ends at its time-out while the backend takes a held job back: no worker gets that job here.
+pub async fn drain_times_out_in_a_give_back(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared().limits(ONE);
+    let w = world.server("drain_timeout = '500ms'").start().await;
+    let ids = w.enqueue_all(2, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let out = one.get("mail", 2).await;
+    let late = Fault::LateReply(Duration::from_secs(10));
+    w.backend.next(Op::Nack, 1, late);
+    w.begin_drain();
+    w.pass(100).await;
+    one.ack_all(&out).await;
+    w.pass(350).await;
+    // It looks at what is left when its time is over.
+    w.first_way(|way| way.late(Duration::from_millis(200)));
+    w.pass(60 + ctx.seed * 20).await;
+    let twice = two.get("mail", 1).await;
+    w.drain().await;
+    let back = w.backend.fetch("direct", 1).await;
+    let mut judge = w.judge().await;
+    judge.that(twice.is_empty(), "a worker got what had gone back");
+    judge.that(
+        out.len() == 1 && back.len() == 1 && ids.contains(&back[0]),
+        format!("{} were out, {back:?} are back", out.len()),
+    );
+    judge
+}
+
+/// A sidecar drains that holds jobs of several queues, and the backend is slow to say of each whether it runs still: a
+/// worker of the sibling does not wait for all of that.
+pub async fn asked_beside_many_offers(ctx: Ctx) -> Judge {
+    const QUEUES: [&str; 4] = ["a", "b", "c", "d"];
+    let world = ctx.world().lax(Lax::spec()).limits(ONE);
+    let (w, other) = world.settings("[fetch]\nmax_wait = '0s'").pair().await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    for queue in QUEUES {
+        w.enqueue_all(4, |_| job().queue(queue)).await;
+        one.get(queue, 4).await;
+    }
+    let held = w.metric("ojs_throttle_held_jobs").await;
+    let slow = Fault::Slow(Duration::from_millis(500 + ctx.seed * 100));
+    w.backend.often(Op::Job, 1.0, slow);
+    w.begin_drain();
+    w.pass(200).await;
+    let begun = Instant::now();
+    let got = two.fetch(&QUEUES, 1).await;
+    let took = begun.elapsed();
+    let mut judge = w.judge().await;
+    judge.equal("were held", held, 15.0);
+    judge.that(got.is_ok(), "the FETCH failed");
+    judge.soon_took("the FETCH took", took, 1_000);
+    judge
+}

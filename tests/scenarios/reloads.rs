@@ -63,3 +63,36 @@ pub async fn newly_limited_beside_a_holder(ctx: Ctx) -> Judge {
     judge.concurrency("k:a", 3);
     judge.all_well()
 }
+
+/// FETCHes wait for a key, and other settings have another one for their queue: a slot of that one wakes who waits on.
+pub async fn waits_over_a_change_of_key(ctx: Ctx) -> Judge {
+    let limit = |key: &str| {
+        format!(
+            "[[policy]]\nname = 'p'\nmatch = {{ queue = 'mail' }}\nkey = '{key}'\nconcurrency = 1\n"
+        )
+    };
+    let world = ctx.limits(&limit("old"));
+    let w = world.settings("[fetch]\nmax_wait = '20s'").start().await;
+    w.enqueue_all(3, |_| job()).await;
+    let hands = ["one", "two", "three"].map(|name| w.hands(name));
+    let first = hands[0].get("mail", 1).await;
+    // Who comes back polls, and may wait for longer.
+    tokio::join!(hands[1].get("mail", 1), hands[2].get("mail", 1));
+    w.pass(200).await;
+    let changes = async {
+        w.pass(1_000 + ctx.seed * 100).await;
+        w.reload(&limit("new"));
+    };
+    let works = async |of: &Hands| {
+        let got = of.get("mail", 1).await;
+        w.pass(1_000).await;
+        of.ack_all(&got).await;
+    };
+    let begun = Instant::now();
+    tokio::join!(works(&hands[1]), works(&hands[2]), changes);
+    let took = begun.elapsed();
+    hands[0].ack_all(&first).await;
+    let mut judge = w.judge_when_done(5).await;
+    judge.soon_took("both took", took, 4_000);
+    judge.all_well()
+}

@@ -19,7 +19,7 @@ use crate::answers::body::Body;
 use crate::answers::respond::{self, Fault, refuse};
 use crate::desk::Proxy;
 use crate::desk::live::Live;
-use crate::hold::Lane;
+use crate::hold::{Hold, Lane, Visit};
 use crate::inquiry::{adopt, lookahead, waiting};
 use crate::jobs::siblings;
 use crate::limit::EARLY;
@@ -61,19 +61,24 @@ impl Outcome {
     }
 }
 
+/// A visit to these sections, each with what limits it as a whole.
+fn visit(hold: &Arc<Hold>, sections: &[Section], now: Instant) -> Visit {
+    let open = Gate::default();
+    let asks = sections.iter().flat_map(|section| {
+        let gate = section.gate.as_ref().unwrap_or(&open);
+        section.lanes.iter().map(move |lane| (lane, gate))
+    });
+    hold.visit(asks, now)
+}
+
 impl Fetch {
     fn of(proxy: Proxy, wanted: Wanted, sections: Vec<Section>, live: Arc<Live>) -> Fetch {
         let (came, max_wait) = (tick::now(), live.settings.fetch.max_wait);
         let pollers = &proxy.sidecar.fetching.pollers;
-        let open = Gate::default();
-        let asks = sections.iter().flat_map(|section| {
-            let gate = section.gate.as_ref().unwrap_or(&open);
-            section.lanes.iter().map(move |lane| (lane, gate))
-        });
         Fetch {
             came,
             deadline: came + pollers.patience(wanted.worker(), came, max_wait),
-            visit: proxy.sidecar.hold.visit(asks, came),
+            visit: visit(&proxy.sidecar.hold, &sections, came),
             proxy,
             wanted: Arc::new(wanted),
             live,
@@ -119,7 +124,7 @@ impl Fetch {
         self.sections.iter_mut().for_each(Section::begin);
         self.picks = 0;
         loop {
-            if self.proxy.sidecar.live().edition != self.live.edition {
+            if self.proxy.sidecar.live().edition != self.live.edition || self.is_limited_by_now() {
                 self.follow_policies();
             }
             let want = self.wanted.count.saturating_sub(out.len());
@@ -146,12 +151,21 @@ impl Fetch {
         Ok(out)
     }
 
-    /// Other policies than when it came: its queues may be limited in other ways.
+    /// Whether a queue that nothing limited when it came has brought jobs with limits of their own since.
+    fn is_limited_by_now(&self) -> bool {
+        let (sidecar, now) = (&self.proxy.sidecar, self.proxy.sidecar.store.now());
+        let is_held = |lane: &Lane| sidecar.hold.look(lane, 0, now).is_held;
+        let mut open = self.sections.iter().filter(|of| !of.is_limited());
+        sidecar.holds_any() && open.any(|of| of.lanes.iter().any(is_held))
+    }
+
+    /// Other policies than when it came, or other jobs: its queues may be limited in other ways.
     fn follow_policies(&mut self) {
         let sidecar = &self.proxy.sidecar;
         self.live = sidecar.control.live.load_full();
         let queues: Vec<Arc<str>> = self.lanes().map(|lane| lane.queue.clone()).collect();
         self.sections = sections_of(sidecar, self.wanted.scope, &queues, &self.live.policies);
+        self.visit = visit(&sidecar.hold, &self.sections, tick::now());
     }
 
     /// Its answer: what was granted, or nothing, and why.

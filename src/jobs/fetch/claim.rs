@@ -168,7 +168,6 @@ impl Claim {
         };
         sidecar.fetching.note_status(reply.status);
         let origin = ClaimOrigin {
-            asked: n,
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
             lanes: &self.lanes,

@@ -102,10 +102,16 @@ impl Fetch {
                 None => None,
             };
             let is_late = Instant::now() >= patience.unwrap_or(lacks.until);
-            let gets_some = lacks.gets_some || ready.jobs > 0;
+            // Of several calls one may have failed, and the others have brought jobs.
+            let gets_some = || {
+                let sidecar = &self.proxy.sidecar;
+                lacks.gets_some || section.ready(sidecar, 1).jobs > 0
+            };
             match end {
                 // ## Open, and stays so: the claim brought all that it asked for, so there may be more.
-                Some(ClaimEnd::Jobs { short: false }) if !is_late => {
+                Some(ClaimEnd::Jobs { short: false })
+                    if !is_late && (section.is_limited() || self.brought(section, ready)) =>
+                {
                     self.ask_for_more(section, ready);
                 }
                 // ## Open, and stays so: the queue has no more, or some subqueues have not. Others may.
@@ -113,11 +119,12 @@ impl Fetch {
                     // What subqueues have and have not is known of each.
                     section.is_short |= of == ClaimOf::Queues;
                 }
-                // ## Open => Spent: the backend has no more, or the round is over.
+                // ## Open => Spent: the backend has no more, or the round is over. What came of queues that nothing limits
+                // may not start: no cap keeps a larger claim within the hold.
                 Some(ClaimEnd::Jobs { .. }) => section.stage = Stage::Spent,
                 // ## The FETCH ends: what the backend says instead of jobs is the worker's answer.
-                Some(ClaimEnd::Other(reply)) if !gets_some => return Err(Outcome::Theirs(reply)),
-                Some(ClaimEnd::Lost(error)) if !gets_some => return Err(Outcome::Lost(error)),
+                Some(ClaimEnd::Other(reply)) if !gets_some() => return Err(Outcome::Theirs(reply)),
+                Some(ClaimEnd::Lost(error)) if !gets_some() => return Err(Outcome::Lost(error)),
                 // ## Open => Spent: a queue that fails is no reason to keep from the worker what others have.
                 Some(_) => section.stage = Stage::Spent,
                 // ## Open => Spent: the claim goes on beside the FETCH, and what it brings is held.
@@ -150,10 +157,15 @@ impl Fetch {
 
     /// The next claim of a section asks for twice as many jobs if the last one brought none that may be asked for.
     fn ask_for_more(&self, section: &mut Section, before: Ready) {
-        let after = section.ready(&self.proxy.sidecar, before.jobs + 1);
-        if after.jobs <= before.jobs {
+        if !self.brought(section, before) {
             section.next = section.next.saturating_mul(2);
         }
+    }
+
+    /// Whether more of a section's jobs may be asked for than before.
+    fn brought(&self, section: &Section, before: Ready) -> bool {
+        let after = section.ready(&self.proxy.sidecar, before.jobs + 1);
+        after.jobs > before.jobs
     }
 
     /// Until when the FETCH waits for a claim of a section; `None`: not at all.

@@ -178,6 +178,8 @@ impl Drop for HandOut {
                 sidecar.back(&mut job).await;
                 sidecar.metrics.count(Counted::HandOutUndone);
                 let limited = job.claimed.limited.clone();
+                // While it was neither held nor out, a cancel found nothing of it here.
+                job.doubt();
                 sidecar.hold.take_back(job);
                 sidecar.wake(&limited);
             }

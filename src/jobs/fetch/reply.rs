@@ -28,7 +28,7 @@ pub(super) fn read_reply(
     if !reply.status.is_success() {
         return Ok(None);
     }
-    let all = Shown::all(reply, origin.asked).map_err(|why| {
+    let all = Shown::all(reply).map_err(|why| {
         tell::unreadable(sidecar, reply, &why);
         UpstreamError::Unreadable(why)
     })?;
@@ -52,17 +52,15 @@ pub(super) fn read_reply(
     }
     sidecar.metrics.claimed(jobs.len());
     named::noted(sidecar, jobs.iter().map(|held: &Held| &held.claimed));
+    // What subqueues have says nothing of the queue itself: the backend gives their jobs while that is paused.
+    let of_queues = origin.subqueues.is_empty();
     for run in jobs.chunk_by(|a, b| a.claimed.queue == b.claimed.queue) {
-        if let Some(first) = run.first() {
+        if let Some(first) = run.first().filter(|_| of_queues) {
             let paused = &sidecar.fetching.paused;
             paused.is_over(&first.claimed.queue, origin.sent);
         }
     }
-    // What subqueues have says nothing of the queue itself.
-    let asked = match origin.subqueues.is_empty() {
-        true => origin.lanes,
-        false => &[],
-    };
+    let asked = if of_queues { origin.lanes } else { &[] };
     sidecar.fetching.backlogs.claimed(asked, &mut jobs);
     Ok(Some((shown, jobs)))
 }

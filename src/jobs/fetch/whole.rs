@@ -128,7 +128,6 @@ async fn take_in(
     };
     let lanes: Vec<Lane> = wanted.queues().iter().map(lane).collect();
     let origin = ClaimOrigin {
-        asked: wanted.count,
         scope: wanted.scope,
         tenant: job::tenant(&wanted.headers),
         lanes: &lanes,

@@ -49,7 +49,7 @@ pub(super) async fn look_for_evaded(proxy: &Proxy) {
         sleep(EVERY).await;
         let (mut running, begun) = (Vec::new(), Instant::now());
         if !never_limits(&sidecar.live()) {
-            let listing = Listing::begin(&sidecar.keeper.adoption);
+            let _listing = Listing::begin(&sidecar.keeper.adoption);
             // Without a list nothing is known of others.
             let listed = list_running(proxy, &LimitedBefore::None, &mut running).await;
             if listed.is_ok() {
@@ -57,7 +57,7 @@ pub(super) async fn look_for_evaded(proxy: &Proxy) {
                     let found = sidecars.note_running(&running, sidecar.store.now());
                     tell_unshared(sidecar, &found, &mut warned_of_sidecars);
                 }
-                let found = workers.note_running(sidecar, &listing, &running).await;
+                let found = workers.note_running(sidecar, &running).await;
                 tell_workers(sidecar, &found, &mut warned_of_workers);
             }
         } else {
@@ -138,12 +138,7 @@ struct WorkersAround {
 
 impl WorkersAround {
     /// Notes what runs now. Gives the queues of which workers have got jobs so for [`TOGETHER`], and do still.
-    async fn note_running(
-        &mut self,
-        sidecar: &Sidecar,
-        listing: &Listing<'_>,
-        running: &[Claimed],
-    ) -> WorkersByQueue {
+    async fn note_running(&mut self, sidecar: &Sidecar, running: &[Claimed]) -> WorkersByQueue {
         let claim = |one: &Claimed| (one.job.clone(), one.claim_id.clone());
         let Some(before) = &mut self.before else {
             self.before = Some(running.iter().map(claim).collect());
@@ -158,7 +153,7 @@ impl WorkersAround {
         });
         let mut now = WorkersByQueue::new();
         for one in foreign.take(AT_ONCE) {
-            if is_around(sidecar, listing, one).await {
+            if is_around(sidecar, one).await {
                 let workers = now.entry(one.queue.clone()).or_default();
                 workers.insert(match &*one.claim_id {
                     "" => Arc::from("unnamed"),
@@ -174,7 +169,7 @@ impl WorkersAround {
 }
 
 /// Whether a job that runs under no sidecar's name has come to its worker past all sidecars.
-async fn is_around(sidecar: &Sidecar, listing: &Listing<'_>, one: &Claimed) -> bool {
+async fn is_around(sidecar: &Sidecar, one: &Claimed) -> bool {
     // The sidecars of one store claim what an entry limits under their own names, and begin these alike. What they claim
     // under a worker's has a row, or one of them holds it.
     let is_named = sidecar.fetching.worker_id.starts_with(NAMES) && !one.claim_id.is_empty();
@@ -183,7 +178,7 @@ async fn is_around(sidecar: &Sidecar, listing: &Listing<'_>, one: &Claimed) -> b
     !may_be_theirs
         && matches!(sidecar.store.row(&one.job).await, Ok(None))
         && !sidecar.hold.has(&one.job)
-        && !listing.has_ended(&one.job)
+        && !sidecar.keeper.adoption.has_ended(&one.job)
 }
 
 /// What was seen of entries that limit nothing, under one edition of the policies.

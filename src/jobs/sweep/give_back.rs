@@ -50,11 +50,6 @@ pub(crate) async fn out(sidecar: &Sidecar) -> Option<usize> {
     sidecar.store.count_out().await.ok()
 }
 
-/// How many jobs are held.
-pub(crate) fn held(sidecar: &Sidecar) -> usize {
-    sidecar.hold.len()
-}
-
 /// The ids of some held jobs.
 pub(crate) fn some_held(sidecar: &Sidecar) -> String {
     let hold = &sidecar.hold;
@@ -195,9 +190,9 @@ pub(super) async fn give_back(proxy: &Proxy, mut pick: Pick) -> Back {
         .proof
         .deadline
         .saturating_duration_since(Instant::now());
+    // Whatever is heard of it, also where a drain does not wait for that: what may be back goes to no worker unproven.
+    pick.doubt();
     if left.is_zero() || !sidecar.hold.has_claim(&job, generation) {
-        // A job whose claim may be over may be with a worker.
-        pick.doubt();
         return Back::Stays;
     }
     let body = calls::requeue(&job, &pick.claimed.claim_id);
@@ -216,14 +211,8 @@ pub(super) async fn give_back(proxy: &Proxy, mut pick: Pick) -> Back {
             Back::Given
         }
         // Cancelled, lapsed, or never asked: if it is still ours it waits on, and the next heartbeat tells.
-        Ok(reply) if !is_of_gateway(reply.status) => {
-            pick.doubt();
-            Back::Stays
-        }
-        Err(error) if !error.in_doubt() => {
-            pick.doubt();
-            Back::Stays
-        }
+        Ok(reply) if !is_of_gateway(reply.status) => Back::Stays,
+        Err(error) if !error.in_doubt() => Back::Stays,
         // It may be done, or be done yet, and must not be with a worker then: no proof of a claim tells ours
         // from a later one in the same attempt.
         _ => {
