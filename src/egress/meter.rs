@@ -121,7 +121,7 @@ impl Charged {
                 told.map(|(_, units)| *units)
             }
             UseSource::At(NumberPlace::Json(path)) => answer.found(path),
-            UseSource::Tokens(which) => answer.tokens()?.of(*which),
+            UseSource::Tokens(which) => Some(answer.tokens()?.of(*which)),
             UseSource::Money(_) => {
                 let currency = self.budget.currency.as_ref()?;
                 let cost = answer.tokens()?.cost(&self.prices(answer)?);
@@ -218,7 +218,7 @@ fn estimate(
     };
     let may_use = may_use(*body, bytes, &parts.uri, budget)?;
     match (&budget.currency, prices) {
-        (None, _) => may_use.of(which),
+        (None, _) => Some(may_use.of(which)),
         (Some(currency), Some(prices)) => Some(currency.units_of(may_use.cost(&prices))),
         (Some(_), None) => None,
     }
@@ -399,17 +399,17 @@ struct UsedTokens {
 }
 
 impl UsedTokens {
-    fn of(&self, which: Tokens) -> Option<u64> {
+    fn of(&self, which: Tokens) -> u64 {
         let cached = if self.cached_counts { self.cached } else { 0 };
         let read = self
             .input
             .saturating_add(cached)
             .saturating_add(self.cache_write);
-        Some(match which {
+        match which {
             Tokens::Input => read,
             Tokens::Output => self.output,
             Tokens::All => self.total.unwrap_or(read.saturating_add(self.output)),
-        })
+        }
     }
 
     /// In millionths of a millionth of a currency.

@@ -118,8 +118,7 @@ impl Egress {
 impl WayOut {
     async fn carry(&self, mut parts: Box<Parts>, body: Incoming) -> Response<Body> {
         let config = self.sidecar.config();
-        let entry = config.egress.iter().find(|entry| entry.name == self.name);
-        let Some(entry) = entry else {
+        let Some(entry) = config.way(&self.name) else {
             // A name cannot go while the program runs.
             return refuse(&parts, Fault::internal());
         };
@@ -220,7 +219,7 @@ impl WayOut {
     /// Refuses a call that has waited while its way out came to lead elsewhere, or to take another token.
     fn still_leads(&self, entry: &EgressSettings) -> Result<(), Fault> {
         let config = self.sidecar.config();
-        let now = config.egress.iter().find(|entry| entry.name == self.name);
+        let now = config.way(&self.name);
         let is_same = |now: &EgressSettings| {
             std::ptr::eq(now, entry) || (&now.hosts, &now.token) == (&entry.hosts, &entry.token)
         };

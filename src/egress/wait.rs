@@ -189,8 +189,7 @@ impl WayOut {
     /// What the file says of a key and this call: a policy in shadow may be for some of them.
     fn limits_of(&self, of: &CallAsk, id: &str) -> Arc<[Limited]> {
         let live = self.sidecar.live();
-        let mut entries = live.settings.egress.iter();
-        let entry = entries.find(|entry| entry.name == self.name);
+        let entry = live.settings.way(&self.name);
         let one = |policy: &Arc<str>, limits: Limits| {
             Limited::new(Space::Job, of.key.clone(), limits, Arc::clone(policy))
         };
