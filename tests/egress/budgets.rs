@@ -921,3 +921,31 @@ rate = { limit = 100000, period = 'P1D', window = 'calendar' }
     sleep(millis(50)).await;
     assert_eq!(counts(&world, "tokens").await, 20_100);
 }
+
+/// Who makes the key of a call has no way around its estimate: one key has one price.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_key_is_that_of_a_budget_pays_its_estimate() {
+    let world = World::start(
+        "",
+        "key = '{header.X-Key}'\non_limit = 'reject'\nrate = { limit = 200000, period = '1h' }
+        [[egress.budget]]
+        name = 'tokens'
+        cost = { use = 'tokens', max = 60000 }
+        rate = { limit = 200000, period = '1m' }",
+        |_| Answer::ok().after(millis(5_000)),
+    )
+    .await;
+    let mut all = JoinSet::new();
+    for _ in 0..10 {
+        let caller = world.caller.clone();
+        let headers = [JSON, ("x-key", "tokens")];
+        let body = json!({"previous_response_id": "r"}).to_string();
+        all.spawn(async move {
+            let sent = caller.send(http::Method::POST, CHAT, &headers, body);
+            sent.await.status
+        });
+    }
+    let statuses = all.join_all().await;
+    let started = statuses.iter().filter(|status| **status == 200);
+    assert_eq!(started.count(), 3, "{statuses:?}");
+}
