@@ -892,34 +892,79 @@ async fn a_hard_limit_of_tokens_that_counts_at_the_end_is_used_and_never_passed(
     }
 }
 
-/// What calls that are out have paid is no part of a number that is set: it is what was used without them.
-#[tokio::test(start_paused = true)]
-async fn calls_that_are_out_take_nothing_from_a_number_that_is_set() {
-    let budget = "
-[[egress.budget]]
-name = 'tokens'
-cost = { use = 'tokens', max = 5000 }
-rate = { limit = 100000, period = 'P1D', window = 'calendar' }
-";
-    let world = World::start("control_token = \"s3cret\"\n", budget, |_| {
+const DAY: &str = "{ limit = 100000, period = 'P1D', window = 'calendar' }";
+const SLIDING: &str = "{ limit = 100000, period = '24h' }";
+
+/// Tokens within these windows. Each call pays 5,000, uses 50 and takes 5 s.
+async fn slow_calls(rate: &str) -> (World, Client) {
+    let budget = format!(
+        "[[egress.budget]]\nname = 'tokens'\ncost = {{ use = 'tokens', max = 5000 }}\nrate = {rate}"
+    );
+    let world = World::start("control_token = \"s3cret\"\n", &budget, |_| {
         let used = r#"{"usage":{"prompt_tokens":40,"completion_tokens":10,"total_tokens":50}}"#;
         Answer::json(used).after(millis(5_000))
     })
     .await;
-    let set = async {
-        sleep(millis(1_000)).await;
-        let admin = world.pair.sidecar.admin().controlling("s3cret");
-        let path = "/throttle/v1/keys/tokens/usage";
-        let body = json!({"used": 20_000}).to_string();
-        let set = admin.send(http::Method::PUT, path, &[JSON], body).await;
-        assert_eq!(set.status, 200, "{}", set.text());
-    };
-    let unknown = json!({"previous_response_id": "r"});
-    let call = || ask(&world.caller, CHAT, &unknown);
-    let (.., first, second) = tokio::join!(set, call(), call());
-    assert_eq!((first.status, second.status), (200, 200));
-    sleep(millis(50)).await;
-    assert_eq!(counts(&world, "tokens").await, 20_100);
+    let admin = world.pair.sidecar.admin().controlling("s3cret");
+    (world, admin)
+}
+
+/// What each window of the key counts.
+async fn each_counts(world: &World) -> Vec<u64> {
+    let path = "/ojs/v1/rate-limits/tokens";
+    let told = world.pair.sidecar.client().get(path).await.json();
+    let names = ["rate", "rate_2"].into_iter();
+    names
+        .filter_map(|name| told[name]["current_count"].as_u64())
+        .collect()
+}
+
+const USAGE: &str = "/throttle/v1/keys/tokens/usage";
+
+/// What calls that are out have paid is no part of a number that is set: it is what was used without them.
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_out_take_nothing_from_a_number_that_is_set() {
+    for rate in [DAY, SLIDING, &format!("[{SLIDING}, {DAY}]")] {
+        let (world, admin) = slow_calls(rate).await;
+        let set = async {
+            sleep(millis(1_000)).await;
+            let body = json!({"used": 20_000}).to_string();
+            let set = admin.send(http::Method::PUT, USAGE, &[JSON], body).await;
+            assert_eq!(set.status, 200, "{}", set.text());
+        };
+        let unknown = json!({"previous_response_id": "r"});
+        let call = || ask(&world.caller, CHAT, &unknown);
+        let (.., first, second) = tokio::join!(set, call(), call());
+        assert_eq!((first.status, second.status), (200, 200));
+        sleep(millis(50)).await;
+        let counted = each_counts(&world).await;
+        let windows = rate.matches("limit").count();
+        assert_eq!(counted, vec![20_100; windows], "{rate}");
+    }
+}
+
+/// What calls paid before a key was cleared is gone with it, and not taken from calls that began later.
+#[tokio::test(start_paused = true)]
+async fn calls_that_were_out_take_nothing_from_what_begins_after_a_clearing() {
+    for rate in [DAY, SLIDING] {
+        let (world, admin) = slow_calls(rate).await;
+        let unknown = json!({"previous_response_id": "r"});
+        let call = || ask(&world.caller, CHAT, &unknown);
+        let later = async {
+            sleep(millis(1_000)).await;
+            assert_eq!(admin.delete(USAGE).await.status, 200);
+            sleep(millis(1_000)).await;
+            call().await;
+        };
+        let between = async {
+            call().await;
+            sleep(millis(50)).await;
+            assert_eq!(each_counts(&world).await, [5_050], "{rate}");
+        };
+        tokio::join!(later, between);
+        sleep(millis(50)).await;
+        assert_eq!(each_counts(&world).await, [100], "{rate}");
+    }
 }
 
 /// Who makes the key of a call has no way around its estimate: one key has one price.
