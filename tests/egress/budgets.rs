@@ -7,12 +7,13 @@ use ojs_throttle::backend::Lax;
 use ojs_throttle::net::{Net, sim};
 use ojs_throttle::store::memory::MemoryStore;
 use serde_json::Value;
+use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
 use super::prelude::*;
 use crate::servers::vendor::VendorCall;
 use crate::sidecar::BEGIN;
-use crate::sidecar::simulated::{Start, backend};
+use crate::sidecar::simulated::{Pair, Start, backend};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 const CHAT: &str = "/v1/chat/completions";
@@ -993,4 +994,64 @@ async fn a_call_whose_key_is_that_of_a_budget_pays_its_estimate() {
     let statuses = all.join_all().await;
     let started = statuses.iter().filter(|status| **status == 200);
     assert_eq!(started.count(), 3, "{statuses:?}");
+}
+
+const TWO: &str = "
+[[egress.budget]]
+name = 'money'
+only = ['POST *']
+cost = { use = 'money', max = '1 USD', prices = { m = { input = 10, output = 100 } } }
+rate = { limit = '9 USD', period = '24h' }
+[[egress.budget]]
+name = 'points'
+cost = { from = 'header.X-Points', max = 80, settle = 'header.X-Used' }
+rate = { limit = 1000, period = '24h' }
+";
+
+/// What the vendor says is heard though nobody hears it on, where its call goes on without a caller.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_caller_has_gone_is_settled_by_the_head_of_its_answer() {
+    for (status, money) in [(401, "0.00 USD"), (429, "0.00 USD"), (200, "1.00 USD")] {
+        let world = World::start("", &format!("concurrency = 5{TWO}"), move |_| {
+            let answer = Answer::new(status, "{}").header("X-Used", "3");
+            answer.after(millis(500))
+        })
+        .await;
+        let call = format!("POST {CHAT} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}");
+        let caller = world.ring(&call).await;
+        sleep(millis(100)).await;
+        drop(caller);
+        sleep(millis(500)).await;
+        assert_eq!(world.vendor.calls().len(), 1);
+        assert_eq!(counts(&world, "money").await, money, "{status}");
+        assert_eq!(counts(&world, "points").await, 3, "{status}");
+    }
+}
+
+/// Its vendor takes connections, and none is ever ready for a call.
+#[tokio::test]
+async fn a_call_whose_caller_went_before_there_was_a_connection_costs_nothing() {
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut vendor = Net::Tcp.bind(any).await.unwrap();
+    let entry = super::entry(vendor.local_addr().unwrap(), TWO);
+    let entry = entry.replace("http://", "https://");
+    let pair = Pair::start(Net::Tcp, Lax::redis(), &entry).await;
+    let call = format!("POST {CHAT} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}");
+    let caller = ring(&Net::Tcp, pair.sidecar.egress[0], &call).await;
+    let (mut stream, _) = vendor.accept().await.unwrap();
+    // TLS begins, and goes no further.
+    stream.read_u8().await.unwrap();
+    drop(caller);
+    let admin = pair.sidecar.admin();
+    for budget in ["money", "points"] {
+        let how = async |how| {
+            let series = format!("{{budget=\"{budget}\",how=\"{how}\"}}");
+            let series = format!("ojs_throttle_egress_settled_total{series}");
+            admin.metric(&series).await.unwrap_or(0.0)
+        };
+        while how("free").await + how("kept").await < 1.0 {
+            sleep(millis(5)).await;
+        }
+        assert_eq!(how("free").await, 1.0, "{budget}");
+    }
 }

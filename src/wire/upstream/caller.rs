@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::base_url::BaseUrl;
-use super::body::{NotCollected, RequestBody, collect};
+use super::body::{NotCollected, RequestBody, RequestLeft, collect};
 use super::call::{Call, CallBounds, ECHO, FEW_HEADER_LINES, HEADER_LINES, IDENTITY, Reply};
 use super::coding;
 use super::error::{SendError, UpstreamError, advice_of_no_http, unsendable, whole};
@@ -254,9 +254,11 @@ impl Upstream {
                 since,
                 progress: progress.clone(),
             };
+            RequestLeft::note(&request, true);
             match link.exchange(request, patience).await {
                 Ok(head) => return Ok((self.streamed(head, link), since)),
                 Err(ExchangeFailure::Unwritten(again, error)) => {
+                    RequestLeft::note(&again, false);
                     if fresh {
                         return Err(UpstreamError::Unreachable(whole(&error)).into());
                     }
