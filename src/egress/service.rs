@@ -165,7 +165,7 @@ impl WayOut {
             CallAsk::of(entry, &parts, &ReadBody::by(bytes))?
         };
         if let Some(budget) = &ask.unpaid {
-            tell::unpaid(&self.sidecar, budget, &parts);
+            tell::unpaid(&self.sidecar, budget, to.target().host());
         }
         // It goes on as it came.
         if let Some(whole) = whole {

@@ -11,6 +11,7 @@ use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
 use super::prelude::*;
+use crate::harness::lines::Lines;
 use crate::servers::vendor::VendorCall;
 use crate::sidecar::BEGIN;
 use crate::sidecar::simulated::{Pair, Start, backend};
@@ -197,10 +198,15 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
 /// A call that has not reached the vendor has used nothing, and other calls than those of a model pay nothing.
 #[tokio::test(start_paused = true)]
 async fn what_is_no_call_of_a_model_pays_nothing() {
+    let (log, _guard) = Lines::listen();
     let world = World::start("", TOKENS, |_| Answer::ok()).await;
     assert_eq!(world.statuses("/v1/models", 2).await, [200; 2]);
     assert_eq!(world.vendor.calls()[0].header("accept-encoding"), None);
-    assert_eq!(pays(&world.caller, "/v1/files", json!({})).await, 200);
+    let path = "/bot7:s3cret/s3cret?s3cret=1";
+    assert_eq!(pays(&world.caller, path, json!({})).await, 200);
+    let told = log.with("call_unpaid");
+    assert!(told.len() == 1 && told[0].contains("127.0.0.1"), "{told:?}");
+    assert!(!log.text().contains("s3cret"), "{}", log.text());
     assert_eq!(counts(&world, "tokens").await, 0);
     // It might have asked a model in another way, and somebody is told so. A GET asks none.
     let unpaid = "ojs_throttle_egress_settled_total{budget=\"tokens\",how=\"unpaid\"}";
