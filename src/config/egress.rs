@@ -126,7 +126,7 @@ pub(super) fn egress(
     policies: (&[Policy], &[Policy]),
     declared: &mut Declared,
 ) -> Vec<EgressSettings> {
-    let mut all: Vec<EgressSettings> = Vec::new();
+    let (mut all, mut tables) = (Vec::<EgressSettings>::new(), Vec::new());
     for mut table in root.tables("egress", "[[egress]] above its fields") {
         let Some(entry) = entry(&mut table, policies, declared) else {
             continue;
@@ -138,7 +138,6 @@ pub(super) fn egress(
             let hint = "metrics go by it: give it a name that no entry and no policy has";
             table.refuse("name", "is there twice", hint);
         }
-        one_budget_a_name(&mut table, &entry, &all, policies);
         warn_of_idle_retry(&table, &entry, policies.0);
         warn_of_clear(&table, entry.upstream.as_ref(), entry.hosts.as_deref());
         if entry.upstream.is_some() {
@@ -160,6 +159,10 @@ pub(super) fn egress(
             table.error(&table.span, title, hint);
         }
         all.push(entry);
+        tables.push(table);
+    }
+    for (nth, table) in tables.iter_mut().enumerate() {
+        one_budget_a_name(table, nth, &all, policies);
     }
     all
 }
@@ -320,24 +323,27 @@ fn feedback_of_own(table: &mut TomlTable<'_>, own: Option<&Limits>) -> Option<Fe
     Some(feedback).filter(|_| own.is_some_and(|own| *own != Limits::default()))
 }
 
-/// Refuses budgets of one name that would count differently, and names that other limits have.
+/// Refuses budgets of one name that would count differently, and names and keys that other limits have: a start pays one
+/// price to a key.
 fn one_budget_a_name(
     table: &mut TomlTable<'_>,
-    entry: &EgressSettings,
-    others: &[EgressSettings],
+    nth: usize,
+    entries: &[EgressSettings],
     policies: (&[Policy], &[Policy]),
 ) {
-    for (nth, budget) in entry.budgets.iter().enumerate() {
-        let here = entry.budgets.iter().take(nth);
-        let is_twice = here.clone().any(|other| other.name == budget.name);
-        let elsewhere = others.iter().flat_map(|other| &other.budgets);
+    let own = entries.get(nth).map_or(&[][..], |entry| &entry.budgets);
+    for (place, budget) in own.iter().enumerate() {
+        let mut here = own.iter().take(place);
+        let is_twice = here.any(|other| other.name == budget.name);
+        let elsewhere = entries.iter().take(nth).flat_map(|other| &other.budgets);
         let mut elsewhere = elsewhere.filter(|other| other.name == budget.name);
         let differs = elsewhere
             .clone()
             .any(|other| (&other.limits, &other.currency) != (&budget.limits, &budget.currency));
-        let all = policies.0.iter();
-        let mut named = all.chain(policies.1).map(|policy| &policy.name);
-        let mut entries = others.iter().map(|other| &other.name).chain([&entry.name]);
+        let of_policies = policies.0.iter().chain(policies.1);
+        let of_policies = of_policies.map(|of| (&of.name, &of.key));
+        let of_entries = entries.iter().map(|of| (&of.name, &of.key));
+        let mut all = of_policies.chain(of_entries);
         let name = &budget.name;
         let what = match () {
             () if is_twice => "is twice in this entry",
@@ -345,8 +351,9 @@ fn one_budget_a_name(
             () if elsewhere.any(|other| !other.counts_as(budget)) => {
                 "counts something else in another entry, or under other keys"
             }
-            () if named.any(|of| of == name) || entries.any(|of| of == name) => {
-                "has the name of a policy or an entry"
+            () if all.clone().any(|(of, _)| of == name) => "has the name of a policy or an entry",
+            () if all.any(|(_, key)| key.has_form_of(&budget.key)) => {
+                "has keys that a policy or an entry has, too"
             }
             () => continue,
         };

@@ -160,6 +160,11 @@ macro_rules! settings {
         }
 
         impl Settings {
+            /// The way out of this name.
+            pub fn way(&self, name: &str) -> Option<&EgressSettings> {
+                self.egress.iter().find(|entry| *entry.name == *name)
+            }
+
             /// The budget that has this key: of names that go on where others end, the longest one.
             pub fn budget_of(&self, key: &Key) -> Option<&Budget> {
                 let budgets = self.egress.iter().flat_map(|entry| &entry.budgets);

@@ -18,7 +18,7 @@ use crate::desk::{Proxy, Sidecar, guard, settings};
 use crate::inquiry::shape::rfc3339;
 use crate::inquiry::{bases, in_force};
 use crate::json::quote;
-use crate::limit::{Cost, Key, Limited, Rate, Space, Timestamp, WindowKind};
+use crate::limit::{Cost, Key, Limited, Space, Timestamp};
 use crate::show::{limits, why};
 use crate::store::{Change, Claim, Claimed, End, Gen, LedgerExt};
 use crate::wire::ojs;
@@ -181,17 +181,7 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
     };
     let used = sent::read_used(json(sent)?, budget.currency.as_ref()).map_err(field)?;
     unused(sidecar, key.clone()).await?;
-    // A call that is out gets back what it paid when it ends. So that this does not lower the new number, as much is
-    // added to it. A sliding window takes it from the part of the window that has counted it, and that part is empty
-    // now: nothing is added there.
-    let is_sliding = |rate: &Rate| rate.window == WindowKind::Sliding;
-    let gives_back = budget.settle.is_some() && !budget.limits.rates.iter().any(is_sliding);
-    let mut out = 0;
-    if gives_back {
-        let slots = sidecar.store.active(&[(Space::Job, key.clone())]).await?;
-        out = slots.first().copied().unwrap_or(0);
-    }
-    if let Some(pays) = NonZeroU32::new(used.saturating_add(out)) {
+    if let Some(pays) = NonZeroU32::new(used) {
         let (file, name) = (budget.limits.clone(), Arc::clone(&budget.name));
         let mut limited = Limited::new(Space::Job, key.clone(), file, name);
         limited.cost = Cost { pays, ..Cost::ONE };

@@ -4,8 +4,6 @@
 
 use std::borrow::Cow;
 
-use http::request::Parts;
-
 use super::Sidecar;
 use crate::answers::load::Seldom;
 use crate::hold::{Episode, Held};
@@ -156,14 +154,15 @@ pub(crate) fn untold(
     tracing::warn!(id = %"usage_untold", budget, key, model, why, "what a call used is not known: what it paid stays");
 }
 
-/// A call pays nothing to a budget: nobody wrote for which calls that is, and this one is not known to ask a model.
-pub(crate) fn unpaid(sidecar: &Sidecar, budget: &str, call: &Parts) {
+/// A call to this host pays nothing to a budget: nobody wrote for which calls that is, and this one is not known to ask a
+/// model. Its path is not told: some vendors have keys in them.
+pub(crate) fn unpaid(sidecar: &Sidecar, budget: &str, host: &str) {
     sidecar.metrics.settled(budget, Settlement::Unpaid);
     if sidecar.calling.unpaid.now() {
         tracing::warn!(
             id = %"call_unpaid",
             budget,
-            call = %format_args!("{} {}", call.method, cut(call.uri.path())),
+            host,
             "a call pays nothing to a budget: `only` is not set, and this is not known to ask a model"
         );
     }

@@ -17,7 +17,7 @@ use crate::policy::json_path;
 use crate::store::Used;
 use crate::told::metrics::Settlement;
 use crate::wire::ojs::DEPTH;
-use crate::wire::upstream::is_packed;
+use crate::wire::upstream::{RequestLeft, is_packed};
 
 use super::key::{ReadBody, key_of};
 
@@ -121,7 +121,7 @@ impl Charged {
                 told.map(|(_, units)| *units)
             }
             UseSource::At(NumberPlace::Json(path)) => answer.found(path),
-            UseSource::Tokens(which) => answer.tokens()?.of(*which),
+            UseSource::Tokens(which) => Some(answer.tokens()?.of(*which)),
             UseSource::Money(_) => {
                 let currency = self.budget.currency.as_ref()?;
                 let cost = answer.tokens()?.cost(&self.prices(answer)?);
@@ -160,18 +160,24 @@ impl Charged {
             400 | 415 | 422 | 429 | 503 | 529 => is_money,
             _ => false,
         };
+        let is_of_head = matches!(
+            self.budget.settle,
+            Some(UseSource::At(NumberPlace::Header(_)))
+        );
         let used = self.used(answer);
         let used = used.map(|units| u32::try_from(units).unwrap_or(u32::MAX).min(max));
         let (used, how) = match used {
-            _ if !answer.was_sent => (Some(0), Settlement::Free),
-            // A part of an answer tells of a part of what was used.
-            Some(used) if answer.is_complete() || used > paid => (Some(used), Settlement::Told),
+            _ if !answer.left.get() => (Some(0), Settlement::Free),
+            // A part of an answer tells of a part of what was used, and its head of all.
+            Some(used) if is_of_head || answer.is_complete() || used > paid => {
+                (Some(used), Settlement::Told)
+            }
             // Without a word of what is used, calls are what counts.
             None if !self.settles() => (None, Settlement::Kept),
             None if answer.status.as_ref().is_some_and(free) => (Some(0), Settlement::Free),
             _ => (None, self.kept(answer)),
         };
-        let counts_now = self.budget.counts_at_end && answer.was_sent;
+        let counts_now = self.budget.counts_at_end && answer.left.get();
         (used.or(counts_now.then_some(paid)), how)
     }
 }
@@ -218,7 +224,7 @@ fn estimate(
     };
     let may_use = may_use(*body, bytes, &parts.uri, budget)?;
     match (&budget.currency, prices) {
-        (None, _) => may_use.of(which),
+        (None, _) => Some(may_use.of(which)),
         (Some(currency), Some(prices)) => Some(currency.units_of(may_use.cost(&prices))),
         (Some(_), None) => None,
     }
@@ -399,17 +405,17 @@ struct UsedTokens {
 }
 
 impl UsedTokens {
-    fn of(&self, which: Tokens) -> Option<u64> {
+    fn of(&self, which: Tokens) -> u64 {
         let cached = if self.cached_counts { self.cached } else { 0 };
         let read = self
             .input
             .saturating_add(cached)
             .saturating_add(self.cache_write);
-        Some(match which {
+        match which {
             Tokens::Input => read,
             Tokens::Output => self.output,
             Tokens::All => self.total.unwrap_or(read.saturating_add(self.output)),
-        })
+        }
     }
 
     /// In millionths of a millionth of a currency.
@@ -436,7 +442,7 @@ pub(super) struct Meter {
 #[derive(Debug)]
 struct MeteredAnswer {
     /// Whether the service may have seen the call.
-    was_sent: bool,
+    left: RequestLeft,
     status: Option<StatusCode>,
     /// What its headers say, by their names.
     told: Vec<(Box<str>, u64)>,
@@ -481,7 +487,7 @@ impl Meter {
             false => OF_MODELS.iter().cloned().chain(own).collect(),
         };
         let answer = MeteredAnswer {
-            was_sent: true,
+            left: RequestLeft::default(),
             status: None,
             told: Vec::new(),
             scanner: None,
@@ -492,9 +498,9 @@ impl Meter {
         Meter { charged, answer }
     }
 
-    /// The call has not reached the service.
-    pub(super) fn was_not_sent(&mut self) {
-        self.answer.was_sent = false;
+    /// What the request of the call bears: whoever sends it says by this whether the service may see it.
+    pub(super) fn leaves(&self) -> RequestLeft {
+        self.answer.left.clone()
     }
 
     /// The head of the answer has come.
@@ -557,7 +563,7 @@ impl Meter {
                 space: Space::Job,
                 key: one.key.clone(),
                 amount,
-                counts_now: one.budget.counts_at_end && self.answer.was_sent,
+                counts_now: one.budget.counts_at_end && self.answer.left.get(),
             });
             (one, how, used)
         })

@@ -118,8 +118,7 @@ impl Egress {
 impl WayOut {
     async fn carry(&self, mut parts: Box<Parts>, body: Incoming) -> Response<Body> {
         let config = self.sidecar.config();
-        let entry = config.egress.iter().find(|entry| entry.name == self.name);
-        let Some(entry) = entry else {
+        let Some(entry) = config.way(&self.name) else {
             // A name cannot go while the program runs.
             return refuse(&parts, Fault::internal());
         };
@@ -166,7 +165,7 @@ impl WayOut {
             CallAsk::of(entry, &parts, &ReadBody::by(bytes))?
         };
         if let Some(budget) = &ask.unpaid {
-            tell::unpaid(&self.sidecar, budget, &parts);
+            tell::unpaid(&self.sidecar, budget, to.target().host());
         }
         // It goes on as it came.
         if let Some(whole) = whole {
@@ -220,7 +219,7 @@ impl WayOut {
     /// Refuses a call that has waited while its way out came to lead elsewhere, or to take another token.
     fn still_leads(&self, entry: &EgressSettings) -> Result<(), Fault> {
         let config = self.sidecar.config();
-        let now = config.egress.iter().find(|entry| entry.name == self.name);
+        let now = config.way(&self.name);
         let is_same = |now: &EgressSettings| {
             std::ptr::eq(now, entry) || (&now.hosts, &now.token) == (&entry.hosts, &entry.token)
         };
@@ -260,7 +259,7 @@ impl WayOut {
     async fn try_once(
         &self,
         to: &Upstream,
-        request: Box<Request<RequestBody>>,
+        mut request: Box<Request<RequestBody>>,
         mut start: CallStart,
         entry: &EgressSettings,
     ) -> (Option<Instant>, (Result<Response<Body>, Fault>, CallStart)) {
@@ -272,6 +271,9 @@ impl WayOut {
         }
         let repeat = Repeat::of(&request);
         start.sent();
+        if let Some(meter) = &start.meter {
+            request.extensions_mut().insert(meter.leaves());
+        }
         let now = Instant::now();
         let (_here, gone) = oneshot::channel::<()>();
         let (sidecar, upstream) = (Arc::clone(&self.sidecar), to.clone());
@@ -287,11 +289,14 @@ impl WayOut {
             };
             if let Ok(reply) = &sent {
                 let said = (reply.status(), reply.headers());
+                if let Some(meter) = &mut start.meter {
+                    meter.answered(said.0, said.1);
+                }
                 heed_reply(&sidecar, &name, &start.claimed, start.at, said).await;
             }
             (sent, start)
         });
-        let (sent, mut start) = match has_slots {
+        let (sent, start) = match has_slots {
             true => to_the_end(&self.sidecar.tasks.own, sending).await,
             false => sending.await,
         };
@@ -303,10 +308,6 @@ impl WayOut {
             }
             Ok(reply) => reply,
             Err(error) => {
-                let is_unsent = matches!(&error, SendError::Backend(error) if !error.in_doubt());
-                if let Some(meter) = start.meter.as_mut().filter(|_| is_unsent) {
-                    meter.was_not_sent();
-                }
                 let may_help = matches!(&error, SendError::Backend(error) if !error.is_refused());
                 let again = repeat == Repeat::Safe && may_help;
                 let fault = self.failed(to, &error, repeat);
@@ -314,9 +315,6 @@ impl WayOut {
             }
         };
         (self.sidecar.metrics).service_answered(&self.name, reply.status().as_u16());
-        if let Some(meter) = &mut start.meter {
-            meter.answered(reply.status(), reply.headers());
-        }
         let again = self.again(&reply, entry.vendor, repeat, now);
         (again, (Ok(reply.map(Body::from)), start))
     }

@@ -20,6 +20,7 @@ use crate::inquiry::shape::rfc3339;
 use crate::limit::{EARLY, Key, Limited, Limits, OnLimit, Refusal, Space, Strategy, Timestamp};
 use crate::lines::{AskedBy, BEHIND, CallPlace, CallStep, Comer, turn_key};
 use crate::policy::Sample;
+use crate::policy::price::one_price;
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
 use crate::told::metrics::StartKind;
 use crate::wire::boxed::boxed;
@@ -189,8 +190,7 @@ impl WayOut {
     /// What the file says of a key and this call: a policy in shadow may be for some of them.
     fn limits_of(&self, of: &CallAsk, id: &str) -> Arc<[Limited]> {
         let live = self.sidecar.live();
-        let mut entries = live.settings.egress.iter();
-        let entry = entries.find(|entry| entry.name == self.name);
+        let entry = live.settings.way(&self.name);
         let one = |policy: &Arc<str>, limits: Limits| {
             Limited::new(Space::Job, of.key.clone(), limits, Arc::clone(policy))
         };
@@ -208,8 +208,12 @@ impl WayOut {
         if all.is_empty() {
             all.push(one(&self.name, Limits::default()));
         }
-        let budgets = entry.map_or(&[][..], |entry| &entry.budgets);
+        let (own, budgets) = (all.len(), entry.map_or(&[][..], |entry| &entry.budgets));
         all.extend(of.budgets(budgets));
+        // A caller may have made the key of a budget.
+        if all.len() > own {
+            one_price(&mut all);
+        }
         all.into()
     }
 

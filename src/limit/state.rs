@@ -49,6 +49,8 @@ struct Rare {
     line: Option<FirstInLine>,
     /// What its groups were served, where it is shared by weight.
     shares: Option<Shares>,
+    /// When it was cleared while jobs were out: windows count nothing that was granted until then.
+    cleared: Option<Timestamp>,
 }
 
 /// The place of a job that needs more room than there is. What it needs is kept for it, and what is beside that is for
@@ -93,6 +95,7 @@ impl Rare {
         shut: None,
         line: None,
         shares: None,
+        cleared: None,
     };
 
     fn is_idle(&self, now: Timestamp) -> bool {
@@ -246,9 +249,17 @@ impl KeyState {
         if self.pace == undo.after {
             self.pace = undo.before;
         }
-        for rate in each_window(limits) {
-            self.windows.remove(rate, undo.at, pays, undo.then);
+        if self.counts(undo) {
+            for rate in each_window(limits) {
+                self.windows.remove(rate, undo.at, pays, undo.then);
+            }
         }
+    }
+
+    /// Whether its windows may count this start still.
+    fn counts(&self, undo: &Undo) -> bool {
+        let cleared = self.rare.as_ref().and_then(|rare| rare.cleared);
+        cleared.is_none_or(|cleared| undo.then > cleared)
     }
 
     /// The slots end that a start took.
@@ -266,11 +277,12 @@ impl KeyState {
         undo: &Undo,
         now: Timestamp,
     ) {
+        let paid = if self.counts(undo) { bill.paid } else { 0 };
         let (less, more) = match bill.counts_now {
-            true => (bill.paid, bill.used),
+            true => (paid, bill.used),
             false => (
-                bill.paid.saturating_sub(bill.used),
-                bill.used.saturating_sub(bill.paid),
+                paid.saturating_sub(bill.used),
+                bill.used.saturating_sub(paid),
             ),
         };
         for rate in each_window(limits) {
@@ -444,11 +456,14 @@ impl KeyState {
     }
 
     /// Forgets all but the slots: a job that is out is out.
-    pub fn clear(&mut self) {
+    pub fn clear(&mut self, now: Timestamp) {
         *self = KeyState {
             active: self.active,
             ..KeyState::default()
         };
+        if self.active > 0 {
+            self.rare_mut().cleared = Some(now);
+        }
     }
 
     /// How many starts the limits allow at `now`.
@@ -523,9 +538,15 @@ impl KeyState {
         to.u32(self.active);
         to.time(seen);
         self.pace.pack(&mut to);
-        let Rare { shut, line, shares } = self.rare.as_deref().unwrap_or(&Rare::NONE);
+        let rare = self.rare.as_deref().unwrap_or(&Rare::NONE);
+        let Rare {
+            shut,
+            line,
+            shares,
+            cleared,
+        } = rare;
         let has = [shut.is_some(), line.is_some(), shares.is_some()].map(u8::from);
-        to.byte(has[0] | has[1] << 1 | has[2] << 2);
+        to.byte(has[0] | has[1] << 1 | has[2] << 2 | u8::from(cleared.is_some()) << 3);
         if let Some(until) = shut {
             to.time(*until);
         }
@@ -539,6 +560,9 @@ impl KeyState {
         }
         if let Some(shares) = shares {
             shares.pack(&mut to);
+        }
+        if let Some(at) = cleared {
+            to.time(*at);
         }
         self.windows.pack(&mut to);
         to.0
@@ -569,6 +593,9 @@ impl KeyState {
         }
         if has & 4 > 0 {
             state.rare_mut().shares = Some(Shares::unpack(from)?);
+        }
+        if has & 8 > 0 {
+            state.rare_mut().cleared = Some(from.time()?);
         }
         state.windows = Windows::unpack(from)?;
         from.0.is_empty().then_some((state, seen))

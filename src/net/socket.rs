@@ -3,6 +3,8 @@
 use std::io;
 use std::ops::Deref;
 use std::pin::Pin;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,12 +23,15 @@ pub const SMALL_BODY: usize = 32 * 1024;
 ///
 /// Linux counts a peer that lives and has no room just as one that vanished. So the bound is taken off once more than
 /// 32 KiB were written since something was read: what reads a large body may pause, and the exchange has timeouts of
-/// its own. What is read next sets it again.
+/// its own. What is read next sets it again. Of HTTP the next exchange does: an answer may begin before its request was
+/// read.
 #[derive(Debug)]
 pub struct Socket {
     stream: TcpStream,
     /// The bytes that were written since something was read; `None`: it has no bound.
     unread: Option<usize>,
+    /// Whether an exchange begins, as long as HTTP is spoken.
+    begins: Weak<AtomicBool>,
 }
 
 impl Socket {
@@ -35,6 +40,7 @@ impl Socket {
         Socket {
             stream,
             unread: None,
+            begins: Weak::new(),
         }
     }
 
@@ -44,11 +50,21 @@ impl Socket {
         Ok(Socket {
             stream,
             unread: Some(0),
+            begins: Weak::new(),
         })
+    }
+
+    /// Has HTTP say by this, before it writes, that an exchange begins.
+    pub(super) fn heeds(&mut self, begins: Weak<AtomicBool>) {
+        self.begins = begins;
     }
 
     /// Takes the bound off when what was written is no longer small. A socket on which that fails shows its end itself.
     fn wrote(&mut self, written: &Poll<io::Result<usize>>) {
+        let begins = self.begins.upgrade();
+        if begins.is_some_and(|begins| begins.swap(false, Ordering::Relaxed)) {
+            self.bind_again();
+        }
         if let (Some(unread), Poll::Ready(Ok(bytes))) = (&mut self.unread, written) {
             let before = *unread;
             *unread = before.saturating_add(*bytes);
@@ -59,7 +75,7 @@ impl Socket {
     }
 
     /// Sets the bound again if it was taken off.
-    fn has_read(&mut self) {
+    fn bind_again(&mut self) {
         if self.unread.as_mut().map(std::mem::take) > Some(SMALL_BODY) {
             let _ended = bound_silence(&self.stream, Some(UNACKNOWLEDGED));
         }
@@ -94,8 +110,8 @@ impl AsyncRead for Socket {
         let this = self.get_mut();
         let before = buf.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            this.has_read();
+        if buf.filled().len() > before && this.begins.strong_count() == 0 {
+            this.bind_again();
         }
         read
     }

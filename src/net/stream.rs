@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
 use rustls::{CommonState, ServerConfig};
@@ -40,6 +41,17 @@ impl Stream {
             }
             other => Ok(other),
         }
+    }
+
+    /// A stream on which we ask by HTTP. Whoever keeps the flag that comes with it sets it before each exchange.
+    pub fn asking(mut self) -> (Stream, Arc<AtomicBool>) {
+        let begins = Arc::default();
+        match &mut self {
+            Stream::Tcp(socket) => socket.heeds(Arc::downgrade(&begins)),
+            Stream::Tls(stream) => stream.get_mut().0.heeds(Arc::downgrade(&begins)),
+            _ => {}
+        }
+        (Stream::Asking(Box::new(self)), begins)
     }
 
     /// Whether it leads to one of these ports of this host.

@@ -63,7 +63,7 @@ pub(crate) async fn heed_reply(
         return;
     }
     let (config, policies) = (sidecar.config(), Arc::clone(&sidecar.live().policies));
-    let entry = config.egress.iter().find(|entry| entry.name == *egress);
+    let entry = config.way(egress);
     // The key of the way out stands first. What is left of a budget is ours to know.
     let Some((entry, key)) = entry.zip(job_keys(&call.limited).next()) else {
         return;

@@ -447,7 +447,8 @@ impl<T: Tables> Engine<'_, T> {
             return false;
         };
         let used = !known.is_unused(self.now);
-        self.tables.state_mut(Space::Job, key).clear();
+        let now = self.now;
+        self.tables.state_mut(Space::Job, key).clear(now);
         self.tables.freed(Space::Job, key);
         used
     }

@@ -18,7 +18,7 @@ mod target;
 
 pub use addresses::AddressRange;
 pub use base_url::{BaseUrl, one_name, usual_port, with_port, without_login};
-pub use body::{BodyError, NotCollected, RequestBody, collect};
+pub use body::{BodyError, NotCollected, RequestBody, RequestLeft, collect};
 pub use call::{Call, CallBounds, ECHO, FEW_HEADER_LINES, HEADER_LINES, IDENTITY, Reply};
 pub use caller::Upstream;
 pub use coding::is_packed;

@@ -7,12 +7,14 @@ use ojs_throttle::backend::Lax;
 use ojs_throttle::net::{Net, sim};
 use ojs_throttle::store::memory::MemoryStore;
 use serde_json::Value;
+use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
 use super::prelude::*;
+use crate::harness::lines::Lines;
 use crate::servers::vendor::VendorCall;
 use crate::sidecar::BEGIN;
-use crate::sidecar::simulated::{Start, backend};
+use crate::sidecar::simulated::{Pair, Start, backend};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 const CHAT: &str = "/v1/chat/completions";
@@ -196,10 +198,15 @@ async fn what_an_answer_tells_takes_the_place_of_what_was_paid() {
 /// A call that has not reached the vendor has used nothing, and other calls than those of a model pay nothing.
 #[tokio::test(start_paused = true)]
 async fn what_is_no_call_of_a_model_pays_nothing() {
+    let (log, _guard) = Lines::listen();
     let world = World::start("", TOKENS, |_| Answer::ok()).await;
     assert_eq!(world.statuses("/v1/models", 2).await, [200; 2]);
     assert_eq!(world.vendor.calls()[0].header("accept-encoding"), None);
-    assert_eq!(pays(&world.caller, "/v1/files", json!({})).await, 200);
+    let path = "/bot7:s3cret/s3cret?s3cret=1";
+    assert_eq!(pays(&world.caller, path, json!({})).await, 200);
+    let told = log.with("call_unpaid");
+    assert!(told.len() == 1 && told[0].contains("127.0.0.1"), "{told:?}");
+    assert!(!log.text().contains("s3cret"), "{}", log.text());
     assert_eq!(counts(&world, "tokens").await, 0);
     // It might have asked a model in another way, and somebody is told so. A GET asks none.
     let unpaid = "ojs_throttle_egress_settled_total{budget=\"tokens\",how=\"unpaid\"}";
@@ -892,32 +899,165 @@ async fn a_hard_limit_of_tokens_that_counts_at_the_end_is_used_and_never_passed(
     }
 }
 
-/// What calls that are out have paid is no part of a number that is set: it is what was used without them.
-#[tokio::test(start_paused = true)]
-async fn calls_that_are_out_take_nothing_from_a_number_that_is_set() {
-    let budget = "
-[[egress.budget]]
-name = 'tokens'
-cost = { use = 'tokens', max = 5000 }
-rate = { limit = 100000, period = 'P1D', window = 'calendar' }
-";
-    let world = World::start("control_token = \"s3cret\"\n", budget, |_| {
+const DAY: &str = "{ limit = 100000, period = 'P1D', window = 'calendar' }";
+const SLIDING: &str = "{ limit = 100000, period = '24h' }";
+
+/// Tokens within these windows. Each call pays 5,000, uses 50 and takes 5 s.
+async fn slow_calls(rate: &str) -> (World, Client) {
+    let budget = format!(
+        "[[egress.budget]]\nname = 'tokens'\ncost = {{ use = 'tokens', max = 5000 }}\nrate = {rate}"
+    );
+    let world = World::start("control_token = \"s3cret\"\n", &budget, |_| {
         let used = r#"{"usage":{"prompt_tokens":40,"completion_tokens":10,"total_tokens":50}}"#;
         Answer::json(used).after(millis(5_000))
     })
     .await;
-    let set = async {
-        sleep(millis(1_000)).await;
-        let admin = world.pair.sidecar.admin().controlling("s3cret");
-        let path = "/throttle/v1/keys/tokens/usage";
-        let body = json!({"used": 20_000}).to_string();
-        let set = admin.send(http::Method::PUT, path, &[JSON], body).await;
-        assert_eq!(set.status, 200, "{}", set.text());
-    };
-    let unknown = json!({"previous_response_id": "r"});
-    let call = || ask(&world.caller, CHAT, &unknown);
-    let (.., first, second) = tokio::join!(set, call(), call());
-    assert_eq!((first.status, second.status), (200, 200));
-    sleep(millis(50)).await;
-    assert_eq!(counts(&world, "tokens").await, 20_100);
+    let admin = world.pair.sidecar.admin().controlling("s3cret");
+    (world, admin)
+}
+
+/// What each window of the key counts.
+async fn each_counts(world: &World) -> Vec<u64> {
+    let path = "/ojs/v1/rate-limits/tokens";
+    let told = world.pair.sidecar.client().get(path).await.json();
+    let names = ["rate", "rate_2"].into_iter();
+    names
+        .filter_map(|name| told[name]["current_count"].as_u64())
+        .collect()
+}
+
+const USAGE: &str = "/throttle/v1/keys/tokens/usage";
+
+/// What calls that are out have paid is no part of a number that is set: it is what was used without them.
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_out_take_nothing_from_a_number_that_is_set() {
+    for rate in [DAY, SLIDING, &format!("[{SLIDING}, {DAY}]")] {
+        let (world, admin) = slow_calls(rate).await;
+        let set = async {
+            sleep(millis(1_000)).await;
+            let body = json!({"used": 20_000}).to_string();
+            let set = admin.send(http::Method::PUT, USAGE, &[JSON], body).await;
+            assert_eq!(set.status, 200, "{}", set.text());
+        };
+        let unknown = json!({"previous_response_id": "r"});
+        let call = || ask(&world.caller, CHAT, &unknown);
+        let (.., first, second) = tokio::join!(set, call(), call());
+        assert_eq!((first.status, second.status), (200, 200));
+        sleep(millis(50)).await;
+        let counted = each_counts(&world).await;
+        let windows = rate.matches("limit").count();
+        assert_eq!(counted, vec![20_100; windows], "{rate}");
+    }
+}
+
+/// What calls paid before a key was cleared is gone with it, and not taken from calls that began later.
+#[tokio::test(start_paused = true)]
+async fn calls_that_were_out_take_nothing_from_what_begins_after_a_clearing() {
+    for rate in [DAY, SLIDING] {
+        let (world, admin) = slow_calls(rate).await;
+        let unknown = json!({"previous_response_id": "r"});
+        let call = || ask(&world.caller, CHAT, &unknown);
+        let later = async {
+            sleep(millis(1_000)).await;
+            assert_eq!(admin.delete(USAGE).await.status, 200);
+            sleep(millis(1_000)).await;
+            call().await;
+        };
+        let between = async {
+            call().await;
+            sleep(millis(50)).await;
+            assert_eq!(each_counts(&world).await, [5_050], "{rate}");
+        };
+        tokio::join!(later, between);
+        sleep(millis(50)).await;
+        assert_eq!(each_counts(&world).await, [100], "{rate}");
+    }
+}
+
+/// Who makes the key of a call has no way around its estimate: one key has one price.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_key_is_that_of_a_budget_pays_its_estimate() {
+    let world = World::start(
+        "",
+        "key = '{header.X-Key}'\non_limit = 'reject'\nrate = { limit = 200000, period = '1h' }
+        [[egress.budget]]
+        name = 'tokens'
+        cost = { use = 'tokens', max = 60000 }
+        rate = { limit = 200000, period = '1m' }",
+        |_| Answer::ok().after(millis(5_000)),
+    )
+    .await;
+    let mut all = JoinSet::new();
+    for _ in 0..10 {
+        let caller = world.caller.clone();
+        let headers = [JSON, ("x-key", "tokens")];
+        let body = json!({"previous_response_id": "r"}).to_string();
+        all.spawn(async move {
+            let sent = caller.send(http::Method::POST, CHAT, &headers, body);
+            sent.await.status
+        });
+    }
+    let statuses = all.join_all().await;
+    let started = statuses.iter().filter(|status| **status == 200);
+    assert_eq!(started.count(), 3, "{statuses:?}");
+}
+
+const TWO: &str = "
+[[egress.budget]]
+name = 'money'
+only = ['POST *']
+cost = { use = 'money', max = '1 USD', prices = { m = { input = 10, output = 100 } } }
+rate = { limit = '9 USD', period = '24h' }
+[[egress.budget]]
+name = 'points'
+cost = { from = 'header.X-Points', max = 80, settle = 'header.X-Used' }
+rate = { limit = 1000, period = '24h' }
+";
+
+/// What the vendor says is heard though nobody hears it on, where its call goes on without a caller.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_caller_has_gone_is_settled_by_the_head_of_its_answer() {
+    for (status, money) in [(401, "0.00 USD"), (429, "0.00 USD"), (200, "1.00 USD")] {
+        let world = World::start("", &format!("concurrency = 5{TWO}"), move |_| {
+            let answer = Answer::new(status, "{}").header("X-Used", "3");
+            answer.after(millis(500))
+        })
+        .await;
+        let call = format!("POST {CHAT} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}");
+        let caller = world.ring(&call).await;
+        sleep(millis(100)).await;
+        drop(caller);
+        sleep(millis(500)).await;
+        assert_eq!(world.vendor.calls().len(), 1);
+        assert_eq!(counts(&world, "money").await, money, "{status}");
+        assert_eq!(counts(&world, "points").await, 3, "{status}");
+    }
+}
+
+/// Its vendor takes connections, and none is ever ready for a call.
+#[tokio::test]
+async fn a_call_whose_caller_went_before_there_was_a_connection_costs_nothing() {
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut vendor = Net::Tcp.bind(any).await.unwrap();
+    let entry = super::entry(vendor.local_addr().unwrap(), TWO);
+    let entry = entry.replace("http://", "https://");
+    let pair = Pair::start(Net::Tcp, Lax::redis(), &entry).await;
+    let call = format!("POST {CHAT} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}");
+    let caller = ring(&Net::Tcp, pair.sidecar.egress[0], &call).await;
+    let (mut stream, _) = vendor.accept().await.unwrap();
+    // TLS begins, and goes no further.
+    stream.read_u8().await.unwrap();
+    drop(caller);
+    let admin = pair.sidecar.admin();
+    for budget in ["money", "points"] {
+        let how = async |how| {
+            let series = format!("{{budget=\"{budget}\",how=\"{how}\"}}");
+            let series = format!("ojs_throttle_egress_settled_total{series}");
+            admin.metric(&series).await.unwrap_or(0.0)
+        };
+        while how("free").await + how("kept").await < 1.0 {
+            sleep(millis(5)).await;
+        }
+        assert_eq!(how("free").await, 1.0, "{budget}");
+    }
 }

@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 
 use http::Method;
+use ojs_throttle::backend::Lax;
 use ojs_throttle::net::{Net, sim};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::prelude::*;
 use crate::servers::vendor::sum;
-use crate::sidecar::simulated::Start;
+use crate::sidecar::simulated::{Pair, Start};
 
 #[tokio::test(start_paused = true)]
 async fn large_bodies_stream_both_ways() {
@@ -74,6 +75,50 @@ async fn trailers_are_dropped_both_ways() {
             assert!(is_whole && !text.contains("X-Sum: 1"), "{text}");
         }
     }
+}
+
+/// A vendor that answers while it leaves the upload where it is is there: so it says. This is of sockets, and of their
+/// system's clock.
+#[tokio::test]
+async fn an_answer_is_not_cut_because_its_vendor_reads_no_more() {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut listener = Net::Tcp.bind(any).await.unwrap();
+    let entry = super::entry(listener.local_addr().unwrap(), "");
+    let pair = Pair::start(Net::Tcp, Lax::redis(), &entry).await;
+    let vendor = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        for part in b"12345678" {
+            sleep(millis(1_000)).await;
+            if stream.write_all(&[*part]).await.is_err() {
+                break;
+            }
+        }
+        stream
+    };
+    let length = 50_000_000;
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+    // A socket of ours would have the same bound.
+    let to = pair.sidecar.egress[0];
+    let mut stream = tokio::net::TcpStream::connect(to).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let (mut reads, mut writes) = tokio::io::split(stream);
+    let uploads = tokio::spawn(async move { writes.write_all(&vec![b'x'; length]).await });
+    let answer = async {
+        let mut answer = Vec::new();
+        while let Ok(byte) = reads.read_u8().await {
+            answer.push(byte);
+        }
+        String::from_utf8(answer).unwrap()
+    };
+    let (_stream, answer) = tokio::join!(vendor, answer);
+    assert!(answer.ends_with("\r\n\r\n12345678"), "{answer}");
+    uploads.abort();
 }
 
 /// Which calls are made again, by the status that the vendor gives the first time, and how often the vendor sees them.

@@ -228,6 +228,32 @@ pub async fn only_the_key_that_refused_has_a_line(rig: &Rig) {
     assert!(started(&start("e", &late).await));
 }
 
+/// What began before a key was cleared gives nothing back of what began later: it uses what it says, from its end on.
+pub async fn what_began_before_a_clearing_takes_nothing_back(rig: &Rig) {
+    let store = rig.open("a").await;
+    let mut all = limited("k", Some(1_000), Some((1_000, 86_400 * SECOND)), None);
+    let mut fixed = all.limits.rates[0].clone();
+    fixed.window = WindowKind::Fixed;
+    all.limits.rates.push(fixed);
+    let start = async |job: &str, pays| take(&*store, claimed(job, 1, &[paying(&all, pays)])).await;
+    for job in ["settles", "goes back", "stays"] {
+        assert!(started(&start(job, 50).await));
+    }
+    advance(rig, 1_000);
+    let key = all.key.clone();
+    assert!(store.set(Change::Unused { key }).await.unwrap());
+    advance(rig, 1_000);
+    let counted = async || usage(&*store, &all).await.windows;
+    assert!(started(&start("later", 30).await));
+    assert!(store.back("goes back", Gen(1)).await.unwrap());
+    assert!(counted().await.iter().all(|of| of.0 == 30));
+    assert!(used(&*store, "settles", 5).await);
+    assert!(counted().await.iter().all(|of| of.0 == 35));
+    assert!(used(&*store, "later", 10).await);
+    assert!(counted().await.iter().all(|of| of.0 == 15));
+    assert_eq!(counted().await.len(), 2);
+}
+
 /// Who is to be dropped needs no room, and whom others go before is not dropped.
 pub async fn a_line_is_no_reason_to_drop(rig: &Rig) {
     let store = rig.open("a").await;

@@ -181,6 +181,7 @@ macro_rules! contract {
                 a_place_outlasts_polls_and_keeps_its_cost,
                 only_the_key_that_refused_has_a_line,
                 a_line_is_no_reason_to_drop,
+                what_began_before_a_clearing_takes_nothing_back,
                 a_call_that_cannot_wait_so_long_stands_in_no_line,
                 who_is_given_up_stands_in_line_no_longer,
                 a_group_lets_another_go_first_that_somebody_stays_for,

@@ -107,11 +107,13 @@ local function key(name)
     k = { name = name, w = {} }
     k.active, k.seen, k.eu, k.en, k.last, has, pos = unpack('<I4I7I7I2I7B', s)
     if has % 2 == 1 then k.shut, pos = unpack('<I7', s, pos) end
-    if has >= 2 then
+    if has % 4 >= 2 then
       local line = {}
       line.first, line.pays, line.done, line.till, line.stood, line.gap, pos = unpack('<I2c0I4I7I7I7I7', s, pos)
       k.line = line
     end
+    -- What was granted until then is counted no more.
+    if has >= 8 then k.cleared, pos = unpack('<I7', s, pos) end
     n, pos = unpack('B', s, pos)
     for i = 1, n do
       local w, len = {}, 0
@@ -156,7 +158,7 @@ end
 local KEPT, SPACED = 60000000, 3600000000
 
 local function save(k)
-  local has = (k.shut and 1 or 0) + (k.line and 2 or 0)
+  local has = (k.shut and 1 or 0) + (k.line and 2 or 0) + (k.cleared and 8 or 0)
   local parts = { pack('<I4I7I7I2I7B', k.active, now, k.eu, k.en, k.last, has) }
   local ends = k.eu + 1
   if k.last > 0 then ends = max(ends, k.last + SPACED) end
@@ -171,6 +173,10 @@ local function save(k)
     local line = k.line
     parts[n] = pack('<I2c0I4I7I7I7I7', #line.first, line.first, line.pays, line.done, line.till, line.stood, line.gap)
     ends = max(ends, k.line.till)
+  end
+  if k.cleared then
+    n = n + 1
+    parts[n] = pack('<I7', k.cleared)
   end
   n = n + 1
   parts[n] = pack('B', #k.w)
@@ -717,6 +723,11 @@ local function vacate(k, job, undo)
   k.active = max(k.active - paid(undo), 0)
 end
 
+-- What the windows of a key count of a start still.
+local function counted(k, undo)
+  return undo[4] > (k.cleared or 0) and paid(undo) or 0
+end
+
 local function undo_take(k, job, undo)
   vacate(k, job, undo)
   if undo[2] == 0 then return end
@@ -724,9 +735,10 @@ local function undo_take(k, job, undo)
   if k.eu == undo[8] and k.en == undo[9] and k.last == undo[10] then
     k.eu, k.en, k.last = undo[5], undo[6], undo[7]
   end
-  local periods = undo[12]
+  local periods, pays = undo[12], counted(k, undo)
+  if pays == 0 then return end
   for i = 1, #periods, 2 do
-    window_remove(k, periods[i], periods[i + 1], at, as_of, paid(undo))
+    window_remove(k, periods[i], periods[i + 1], at, as_of, pays)
   end
 end
 
@@ -743,7 +755,7 @@ end
 -- counts more of that than all of its limit.
 local function settle(k, undo, limits, used)
   if undo[2] == 0 then return end
-  local less, more, periods = paid(undo), used.amount, undo[12]
+  local less, more, periods = counted(k, undo), used.amount, undo[12]
   if not used.counts_now then less, more = max(less - more, 0), max(more - less, 0) end
   for i = 1, #periods, 2 do
     if less > 0 then window_remove(k, periods[i], periods[i + 1], undo[3], undo[4], less) end

@@ -51,6 +51,7 @@ local function unused()
   local used = k.active > 0 or (k.shut and k.shut > now) or less(now, 0, k.eu, k.en)
   for _, w in ipairs(k.w) do used = used or not window_idle(w) end
   k.eu, k.en, k.last, k.shut, k.line, k.w, k.changed = 0, 0, 0, nil, nil, {}, true
+  k.cleared = k.active > 0 and now or nil
   redis.call('DEL', P .. 'f:' .. k.name)
   k.shares = nil
   freed[#freed + 1] = k.name

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use http::Request;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -34,6 +35,24 @@ enum BodySource {
         body: Incoming,
         progress: Arc<Progress>,
     },
+}
+
+/// Whether the backend may have seen something of a request. A request that bears it among its extensions says it by this,
+/// also to those who do not wait for its end.
+#[derive(Clone, Debug, Default)]
+pub struct RequestLeft(Arc<AtomicBool>);
+
+impl RequestLeft {
+    /// Whether it may.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note<B>(request: &Request<B>, may_be_seen: bool) {
+        if let Some(left) = request.extensions().get::<RequestLeft>() {
+            left.0.store(may_be_seen, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The progress of a streamed request body, shared with the task that waits for the reply.

@@ -15,10 +15,10 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::base_url::BaseUrl;
-use super::body::{NotCollected, RequestBody, collect};
+use super::body::{NotCollected, RequestBody, RequestLeft, collect};
 use super::call::{Call, CallBounds, ECHO, FEW_HEADER_LINES, HEADER_LINES, IDENTITY, Reply};
 use super::coding;
-use super::error::{SendError, UpstreamError, unsendable, whole};
+use super::error::{SendError, UpstreamError, advice_of_no_http, unsendable, whole};
 use super::gate::at_once;
 use super::headers::{SpecialHeaders, says_length, strip_hop_by_hop, wants_websocket};
 use super::link::{BUFFER as HEAD, ExchangeFailure, HttpLink, Patience};
@@ -254,18 +254,23 @@ impl Upstream {
                 since,
                 progress: progress.clone(),
             };
+            RequestLeft::note(&request, true);
             match link.exchange(request, patience).await {
                 Ok(head) => return Ok((self.streamed(head, link), since)),
-                Err(ExchangeFailure::Unwritten(again, _)) if !fresh => {
+                Err(ExchangeFailure::Unwritten(again, error)) => {
+                    RequestLeft::note(&again, false);
+                    if fresh {
+                        return Err(UpstreamError::Unreachable(whole(&error)).into());
+                    }
                     request = again;
                     idle = self.0.pop(since);
                 }
                 Err(ExchangeFailure::Broken(Some(error))) if error.is_user() => {
                     return Err(SendError::Broken);
                 }
+                Err(ExchangeFailure::Broken(error)) => return Err(self.broken(error).into()),
                 Err(ExchangeFailure::Stalled) => return Err(SendError::Stalled(stall)),
                 Err(ExchangeFailure::Late) => return Err(UpstreamError::Timeout(time).into()),
-                Err(failure) => return Err(self.failed(failure).into()),
             }
         }
     }
@@ -393,34 +398,28 @@ impl Upstream {
         Ok(())
     }
 
-    /// Turns a failed exchange into an error.
-    fn failed(&self, failure: ExchangeFailure) -> UpstreamError {
-        match failure {
-            ExchangeFailure::Unwritten(_, error) => UpstreamError::Unreachable(whole(&error)),
-            ExchangeFailure::Broken(Some(error)) => {
-                if error.is_parse_too_large() {
-                    let later = format!("; those of later replies may have {HEADER_LINES} lines");
-                    let (most, more) = match self.0.long_heads.swap(true, Ordering::Relaxed) {
-                        true => (HEADER_LINES, ""),
-                        false => (FEW_HEADER_LINES, &*later),
-                    };
-                    let why = format!("its head has more than {most} lines or {HEAD} bytes{more}");
-                    return UpstreamError::Lost(why);
-                }
-                let why = whole(&error);
-                // What has a version of HTTP is HTTP, whatever is wrong behind it.
-                let is_no_http = error.is_parse() && why.starts_with("invalid HTTP version");
-                let hint = match is_no_http && self.0.target.tls().is_none() {
-                    true => self.0.named_by().advice_of_no_http(),
-                    false => "",
-                };
-                UpstreamError::Lost(format!("{why}{hint}"))
-            }
-            ExchangeFailure::Broken(None) => UpstreamError::Lost("the connection ended".to_owned()),
-            ExchangeFailure::Late | ExchangeFailure::Stalled => {
-                UpstreamError::Lost("it came too late".to_owned())
-            }
+    /// Why a connection broke within an exchange.
+    fn broken(&self, error: Option<hyper::Error>) -> UpstreamError {
+        let Some(error) = error else {
+            return UpstreamError::Lost("the connection ended".to_owned());
+        };
+        if error.is_parse_too_large() {
+            let later = format!("; those of later replies may have {HEADER_LINES} lines");
+            let (most, more) = match self.0.long_heads.swap(true, Ordering::Relaxed) {
+                true => (HEADER_LINES, ""),
+                false => (FEW_HEADER_LINES, &*later),
+            };
+            let why = format!("its head has more than {most} lines or {HEAD} bytes{more}");
+            return UpstreamError::Lost(why);
         }
+        let why = whole(&error);
+        // What has a version of HTTP is HTTP, whatever is wrong behind it.
+        let is_no_http = error.is_parse() && why.starts_with("invalid HTTP version");
+        let hint = match is_no_http && self.0.target.tls().is_none() {
+            true => advice_of_no_http(self.0.called.is_some()),
+            false => "",
+        };
+        UpstreamError::Lost(format!("{why}{hint}"))
     }
 
     /// Makes a reply whose body is streamed.

@@ -70,31 +70,20 @@ pub enum SendError {
     Stalled(Duration),
 }
 
-/// Who names the service that is called.
-#[derive(Clone, Copy)]
-pub(super) enum NamedBy {
-    /// The file, by a URL.
-    File,
-    /// Each call, by a host that the file lists.
-    Call,
-}
-
-impl NamedBy {
-    /// Says what to do when the reply is no HTTP, on a connection without TLS.
-    pub(super) fn advice_of_no_http(self) -> &'static str {
-        match self {
-            NamedBy::File => {
-                " (that is no HTTP: does it speak TLS, and must server.upstream begin with https://?)"
-            }
-            NamedBy::Call => {
-                " (that is no HTTP: does it speak TLS, and must the entry have scheme = \"https\"?)"
-            }
+/// Says what to do when the reply is no HTTP, on a connection without TLS, of a service that a call names or the file.
+pub(super) fn advice_of_no_http(named_by_call: bool) -> &'static str {
+    match named_by_call {
+        false => {
+            " (that is no HTTP: does it speak TLS, and must server.upstream begin with https://?)"
+        }
+        true => {
+            " (that is no HTTP: does it speak TLS, and must the entry have scheme = \"https\"?)"
         }
     }
 }
 
-/// Says what to do when a TLS connection cannot be opened.
-pub(super) fn advice(error: &std::io::Error, named_by: NamedBy) -> &'static str {
+/// Says what to do when a TLS connection cannot be opened, to a service that a call names or the file.
+pub(super) fn advice(error: &std::io::Error, named_by_call: bool) -> &'static str {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     match inner {
         Some(rustls::Error::InvalidCertificate(CertificateError::Other(why)))
@@ -105,13 +94,11 @@ pub(super) fn advice(error: &std::io::Error, named_by: NamedBy) -> &'static str 
         }
         Some(rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        )) => match named_by {
-            NamedBy::File => {
+        )) => match named_by_call {
+            false => {
                 " (the certificate is of another host: server.upstream must name one that it is for)"
             }
-            NamedBy::Call => {
-                " (the certificate is of another host: calls must name one that it is for)"
-            }
+            true => " (the certificate is of another host: calls must name one that it is for)",
         },
         Some(rustls::Error::InvalidCertificate(
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
@@ -119,9 +106,9 @@ pub(super) fn advice(error: &std::io::Error, named_by: NamedBy) -> &'static str 
         Some(rustls::Error::InvalidCertificate(_)) => {
             " (upstream.ca_file names the certificates that are trusted)"
         }
-        Some(rustls::Error::InvalidMessage(_)) => match named_by {
-            NamedBy::File => " (that is no TLS: must server.upstream begin with http://?)",
-            NamedBy::Call => " (that is no TLS: must the entry have scheme = \"http\"?)",
+        Some(rustls::Error::InvalidMessage(_)) => match named_by_call {
+            false => " (that is no TLS: must server.upstream begin with http://?)",
+            true => " (that is no TLS: must the entry have scheme = \"http\"?)",
         },
         _ => "",
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub(super) struct HttpLink {
     sender: SendRequest<RequestBody>,
     /// `None` once it has ended and given back a request that it had not taken up.
     connection: Option<Connection<TokioIo<Stream>, RequestBody>>,
+    /// Tells the stream that an exchange begins.
+    begins: Arc<AtomicBool>,
     /// The connection has ended; it must not be polled again.
     over: bool,
     /// Fires when a head does not come. It stays set from request to request and moves only when it fires or would
@@ -74,13 +76,13 @@ impl HttpLink {
         if let Some(lines) = lines {
             builder.max_headers(lines);
         }
-        let (sender, connection) = builder
-            .handshake(TokioIo::new(Stream::Asking(Box::new(stream))))
-            .await?;
+        let (stream, begins) = stream.asking();
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
         let timer = Box::pin(tokio::time::sleep(FIRST_LOOK));
         Ok(Box::new(HttpLink {
             sender,
             connection: Some(connection),
+            begins,
             over: false,
             timer,
             since: Instant::now(),
@@ -116,10 +118,12 @@ impl HttpLink {
         let HttpLink {
             sender,
             connection,
+            begins,
             over,
             timer,
             since,
         } = self;
+        begins.store(true, Ordering::Relaxed);
         *since = patience.since;
         let mut waiting = LinkWait::begin(patience, timer.as_mut());
         // The held wake is for the task that polled the connection last, and that is polled right after this.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::addresses::{AddressRange, is_open};
 use super::call::{CallBounds, HEADER_LINES};
-use super::error::{NamedBy, UpstreamError, advice, unsendable};
+use super::error::{UpstreamError, advice, unsendable};
 use super::link::{HttpLink, Idle};
 use super::outage::Outage;
 use super::target::Target;
@@ -75,14 +75,6 @@ impl ConnectionPool {
         }
     }
 
-    /// Who names the service.
-    pub(super) fn named_by(&self) -> NamedBy {
-        match self.called {
-            Some(_) => NamedBy::Call,
-            None => NamedBy::File,
-        }
-    }
-
     /// Opens a connection.
     pub(super) async fn connect(&self) -> Result<Box<HttpLink>, UpstreamError> {
         let ConnectionPool {
@@ -93,7 +85,7 @@ impl ConnectionPool {
             ..
         } = self;
         let failed = |error: io::Error| {
-            let hint = advice(&error, self.named_by());
+            let hint = advice(&error, called.is_some());
             UpstreamError::Unreachable(format!("{target:?}: {error}{hint}"))
         };
         let open = async {
