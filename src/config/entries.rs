@@ -1,7 +1,6 @@
-//! What entries of several lists have: a name, what is declared for the time when the store is lost, and who goes first.
+//! What entries of several lists have: a name, and what is declared for the time when the store is lost.
 
 use ojs_limit::Key;
-use ojs_policy::Pattern;
 use ojs_policy::fields::Fields;
 use ojs_reader::{Text, TomlTable};
 use ojs_store::guard::OnStoreError;
@@ -40,19 +39,4 @@ pub(super) fn must_have(table: &mut TomlTable<'_>, name: &'static str, example: 
 pub(super) fn on_store_error(table: &mut TomlTable<'_>) -> Option<OnStoreError> {
     let words = OnStoreError::words().map(|(word, mode)| (word, Some(mode)));
     table.word_or("on_store_error", None, &words)
-}
-
-/// The earlier glob that leaves no name to this one, and says something else: of several globs the first one counts.
-pub(super) fn hides<'e, T: PartialEq>(
-    earlier: &'e [(Pattern, T)],
-    name: &Pattern,
-    own: &T,
-) -> Option<&'e Pattern> {
-    // A `?` covers one character, and a `*` in the name stands for any number. One that is there twice was reported.
-    let covers = |glob: &Pattern| {
-        glob != name && !glob.as_str().contains('?') && glob.matches(name.as_str())
-    };
-    let mut earlier = earlier.iter().filter(|_| name.is_glob());
-    let hides = earlier.find(|(glob, said)| covers(glob) && said != own);
-    hides.map(|(glob, _)| glob)
 }

@@ -6,7 +6,6 @@ use std::ops::Range;
 use toml::de::DeValue;
 
 use super::costs::{prices, refuse_without_limit};
-use super::entries::hides;
 use super::kinds::flag;
 use super::mode::{EntryMode, mode};
 use super::tenants::tenants;
@@ -127,7 +126,7 @@ pub(super) fn warn_of_lost_bounds(root: &TomlTable<'_>, entries: &[(Pattern, Giv
             let field = depth.then_some("max_depth");
             Some((glob.as_str(), field.or(bytes.then_some("max_size"))?))
         });
-        let (name, hidden) = (name.as_str(), hides(earlier, name, own));
+        let (name, hidden) = (name.as_str(), name.hidden_by(earlier, own));
         let (title, hint) = match (hidden, unsaid) {
             (Some(other), _) => (
                 format!(

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::entries::hides;
 use ojs_policy::Pattern;
 use ojs_policy::fields::Fields;
 use ojs_reader::{TENANTS, TomlTable, patterns};
@@ -42,7 +41,7 @@ pub(super) fn tenants(root: &mut TomlTable<'_>) -> Vec<(Pattern, u64)> {
                 let hint = format!("make it one entry; {}", root.first_in(first));
                 root.error(&header, title, hint);
             }
-            if let Some(other) = most.and_then(|most| hides(&tenants, &id, &most)) {
+            if let Some(other) = most.and_then(|most| id.hidden_by(&tenants, &most)) {
                 let (id, other) = (id.as_str(), other.as_str());
                 let title = format!("the bound of {id:?} is for no tenant: {other:?} is before it");
                 let hint = "of several globs that match a tenant the first one bounds it: write this entry above that one";

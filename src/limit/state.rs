@@ -447,14 +447,6 @@ impl KeyState {
         }
     }
 
-    /// Whether to shut it so would change nothing. With `at_least`, a key that is shut for as long or longer
-    /// stays as it is.
-    pub fn stays(&self, until: Timestamp, at_least: bool, now: Timestamp) -> bool {
-        let known = self.shut_until(now);
-        let wanted = Some(until).filter(|until| *until > now);
-        known == wanted || (at_least && known > wanted)
-    }
-
     /// Forgets all but the slots: a job that is out is out.
     pub fn clear(&mut self, now: Timestamp) {
         *self = KeyState {

@@ -41,6 +41,22 @@ impl Pattern {
         self.glob.is_some()
     }
 
+    /// The earlier glob that leaves no name to this one, and says something else: of several globs the first one
+    /// counts.
+    pub fn hidden_by<'e, T: PartialEq>(
+        &self,
+        earlier: &'e [(Pattern, T)],
+        own: &T,
+    ) -> Option<&'e Pattern> {
+        // A `?` covers one character, and a `*` in the name stands for any number. One that is there twice was reported.
+        let covers = |glob: &Pattern| {
+            glob != self && !glob.as_str().contains('?') && glob.matches(self.as_str())
+        };
+        let mut earlier = earlier.iter().filter(|_| self.is_glob());
+        let hides = earlier.find(|(glob, said)| covers(glob) && said != own);
+        hides.map(|(glob, _)| glob)
+    }
+
     /// What is said of a text: the entry of this very text, else the first glob that matches.
     pub fn find<'a, T>(entries: &'a [(Pattern, T)], text: &str) -> Option<&'a T> {
         let exact = |(name, _): &&(Pattern, T)| !name.is_glob() && name.matches(text);

@@ -604,7 +604,7 @@ impl Asker<'_> {
         if all.iter().all(Cause::lets_start) {
             let mut applied = found.applied.iter();
             let little = applied.find_map(|one| find::little_left(self.sidecar(), &one.view));
-            all.push(little.unwrap_or_else(|| self.open(&found)));
+            all.push(little.unwrap_or_else(|| self.open(found)));
         }
         all.extend(aside);
         all.extend(of_services(self.sidecar(), |way| self.calls_by(way, found)));

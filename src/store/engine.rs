@@ -430,10 +430,14 @@ impl<T: Tables> Engine<'_, T> {
     fn shut(&mut self, key: &Key, until: Timestamp, at_least: bool) -> bool {
         let unused = KeyState::default();
         let known = self.tables.state(Space::Job, key).unwrap_or(&unused);
-        if known.stays(until, at_least, self.now) {
+        let (is, wanted) = (
+            known.shut_until(self.now),
+            Some(until).filter(|at| *at > self.now),
+        );
+        if is == wanted || (at_least && is > wanted) {
             return false;
         }
-        let opens_sooner = known.shut_until(self.now) > Some(until);
+        let opens_sooner = is > Some(until);
         self.tables.state_mut(Space::Job, key).shut(until, self.now);
         if opens_sooner {
             self.tables.freed(Space::Job, key);

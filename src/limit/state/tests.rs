@@ -130,18 +130,11 @@ fn of_two_that_leave_no_room_the_last_to_let_go_is_named() {
 }
 
 #[test]
-fn whether_a_key_is_shut_and_stays_so() {
+fn a_key_is_shut_until_its_time() {
     let mut key = KeyState::default();
-    let stays = |key: &KeyState, until: u64, at_least: bool, now: u64| {
-        key.stays(T.plus(until), at_least, T.plus(now))
-    };
-    assert!(stays(&key, 0, false, 0), "it is open");
-    assert!(!stays(&key, 9, true, 0));
+    assert!(key.shut_until(T).is_none(), "it is open");
     key.shut(T.plus(9), T);
-    assert!(stays(&key, 9, false, 1) && stays(&key, 9, true, 1));
-    assert!(stays(&key, 5, true, 1), "it is shut for longer");
-    assert!(!stays(&key, 5, false, 1) && !stays(&key, 1, false, 1));
-    assert!(!stays(&key, 10, true, 1));
+    assert_eq!(key.shut_until(T.plus(8)), Some(T.plus(9)));
     assert!(!key.idle(T.plus(8)) && key.idle(T.plus(9)));
     let (read, seen) = KeyState::unpack(&key.pack(T)).unwrap();
     assert_eq!((read, seen), (key.clone(), T));

@@ -48,9 +48,17 @@ impl RequestLeft {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(super) fn note<B>(request: &Request<B>, may_be_seen: bool) {
+    /// The request is about to be written.
+    pub(super) fn begin<B>(request: &Request<B>) {
         if let Some(left) = request.extensions().get::<RequestLeft>() {
-            left.0.store(may_be_seen, Ordering::Relaxed);
+            left.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Nothing of it was written.
+    pub(super) fn undo<B>(request: &Request<B>) {
+        if let Some(left) = request.extensions().get::<RequestLeft>() {
+            left.0.store(false, Ordering::Relaxed);
         }
     }
 }

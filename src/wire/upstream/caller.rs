@@ -18,7 +18,7 @@ use super::base_url::BaseUrl;
 use super::body::{NotCollected, RequestBody, RequestLeft, collect};
 use super::call::{Call, CallBounds, ECHO, FEW_HEADER_LINES, HEADER_LINES, IDENTITY, Reply};
 use super::coding;
-use super::error::{SendError, UpstreamError, advice_of_no_http, unsendable, whole};
+use super::error::{NO_HTTP, NO_HTTP_OF_CALL, SendError, UpstreamError, unsendable, whole};
 use super::gate::at_once;
 use super::headers::{SpecialHeaders, says_length, strip_hop_by_hop, wants_websocket};
 use super::link::{BUFFER as HEAD, ExchangeFailure, HttpLink, Patience};
@@ -254,11 +254,11 @@ impl Upstream {
                 since,
                 progress: progress.clone(),
             };
-            RequestLeft::note(&request, true);
+            RequestLeft::begin(&request);
             match link.exchange(request, patience).await {
                 Ok(head) => return Ok((self.streamed(head, link), since)),
                 Err(ExchangeFailure::Unwritten(again, error)) => {
-                    RequestLeft::note(&again, false);
+                    RequestLeft::undo(&again);
                     if fresh {
                         return Err(UpstreamError::Unreachable(whole(&error)).into());
                     }
@@ -416,7 +416,8 @@ impl Upstream {
         // What has a version of HTTP is HTTP, whatever is wrong behind it.
         let is_no_http = error.is_parse() && why.starts_with("invalid HTTP version");
         let hint = match is_no_http && self.0.target.tls().is_none() {
-            true => advice_of_no_http(self.0.called.is_some()),
+            true if self.0.called.is_some() => NO_HTTP_OF_CALL,
+            true => NO_HTTP,
             false => "",
         };
         UpstreamError::Lost(format!("{why}{hint}"))

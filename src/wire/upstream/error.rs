@@ -70,17 +70,12 @@ pub enum SendError {
     Stalled(Duration),
 }
 
-/// Says what to do when the reply is no HTTP, on a connection without TLS, of a service that a call names or the file.
-pub(super) fn advice_of_no_http(named_by_call: bool) -> &'static str {
-    match named_by_call {
-        false => {
-            " (that is no HTTP: does it speak TLS, and must server.upstream begin with https://?)"
-        }
-        true => {
-            " (that is no HTTP: does it speak TLS, and must the entry have scheme = \"https\"?)"
-        }
-    }
-}
+/// Says what to do where what answers speaks no HTTP, and the file names the backend.
+pub(super) const NO_HTTP: &str =
+    " (that is no HTTP: does it speak TLS, and must server.upstream begin with https://?)";
+/// What to do there where a call names the service.
+pub(super) const NO_HTTP_OF_CALL: &str =
+    " (that is no HTTP: does it speak TLS, and must the entry have scheme = \"https\"?)";
 
 /// Says what to do when a TLS connection cannot be opened, to a service that a call names or the file.
 pub(super) fn advice(error: &std::io::Error, named_by_call: bool) -> &'static str {
