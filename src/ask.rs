@@ -5,12 +5,14 @@
 )]
 
 mod by_hand;
+mod commands;
 mod port;
 mod subqueues;
 mod top;
 mod why;
 
 pub use by_hand::{clear, limit, pause, resume};
+pub use commands::addressed;
 pub use port::{AdminPlace, AdminPort, AskError, DEFAULT, place_of};
 pub use subqueues::{subqueues, subqueues_line};
 pub use top::{keys, top};

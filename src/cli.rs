@@ -558,7 +558,7 @@ impl Doctor {
 }
 
 /// Where the admin port of a running sidecar is.
-#[derive(Clone, PartialEq, Eq, Debug, Args)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Args)]
 pub struct AdminArgs {
     /// The admin port [default: that of --config, else OJS_THROTTLE_ADMIN, else http://127.0.0.1:9091]
     #[arg(long, value_name = "URL")]
@@ -571,8 +571,8 @@ pub struct AdminArgs {
 /// `healthcheck`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct Healthcheck {
-    /// The admin port [default: what --config or OJS_THROTTLE_ADMIN_LISTEN says]
-    #[arg(long, value_name = "URL", env = ADMIN)]
+    /// The admin port [default: that of --config if it is there, else OJS_THROTTLE_ADMIN, else OJS_THROTTLE_ADMIN_LISTEN]
+    #[arg(long, value_name = "URL")]
     pub admin: Option<String>,
     /// The TOML file of the sidecar, or its folder
     #[arg(short, long, value_name = "PATH", env = CONFIG)]
@@ -723,6 +723,9 @@ pub struct Clear {
     /// Open a key that is shut, and leave its numbers as they are set
     #[arg(long, conflicts_with_all = ["policy", "usage"])]
     pub next_start: bool,
+    /// Take away the bounds of _queue:NAME or _tenant:ID, and leave its limits as they are set
+    #[arg(long, conflicts_with_all = ["policy", "usage", "next_start"])]
+    pub bounds: bool,
 }
 
 /// `subqueues`.

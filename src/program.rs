@@ -139,7 +139,7 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
             let answer = port.get(&ask::why_path(args.question())).await?;
             Ok(match args.json {
                 true => format!("{answer}\n"),
-                false => ask::why_text(&answer),
+                false => ask::addressed(&ask::why_text(&answer), &args.admin),
             })
         }),
         Command::Top(args) => ask(&args.admin, async |port| {
@@ -209,7 +209,11 @@ fn say(text: Result<String, clap::Error>) -> ExitCode {
 
 /// Asks a running sidecar whether it is ready.
 fn healthcheck(args: &Healthcheck) -> anyhow::Result<ExitCode> {
-    let place = match args.admin.clone().filter(|url| !url.is_empty()) {
+    // The image names a file, and a container of `egress` has none.
+    let has_file = args.config.as_ref().is_some_and(|path| path.exists());
+    let of_environment = || variable(ADMIN).filter(|_| !has_file);
+    let said = args.admin.clone().filter(|url| !url.is_empty());
+    let place = match said.or_else(of_environment) {
         Some(url) => at(url),
         None => {
             // The exit status is no matter of the file.

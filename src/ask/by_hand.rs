@@ -4,6 +4,7 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use super::commands;
 use super::port::{AdminPort, AskError};
 use crate::cli::{Clear, LimitArgs, Note, OfKey, PauseArgs};
 use crate::duration;
@@ -77,7 +78,11 @@ pub async fn clear(port: &AdminPort, args: &Clear) -> Result<String, AskError> {
         return key.change(&[("usage", None)], "").await;
     }
     let set = SET.into_iter().filter(|what| !key.before[what].is_null());
-    let set = set.filter(|what| !args.next_start || *what == "next-start");
+    let set = set.filter(|what| match (args.next_start, args.bounds) {
+        (true, _) => *what == "next-start",
+        (_, true) => *what == "bounds",
+        _ => true,
+    });
     let changes: Vec<SetByHand> = set.map(|what| (what, None)).collect();
     match changes.is_empty() {
         true => Err(refused(&args.of, "nothing is set by hand")),
@@ -133,6 +138,13 @@ impl<'a> KeyToSet<'a> {
                 set[name] = stands.clone();
             }
         }
+        // Why it stands, and who said so, is not forgotten for a number of which nobody says why.
+        let before = &self.before["override"];
+        if set["reason"].is_null() && !before["reason"].is_null() {
+            for name in ["by", "reason"] {
+                set[name] = before[name].clone();
+            }
+        }
         set
     }
 
@@ -142,7 +154,16 @@ impl<'a> KeyToSet<'a> {
         let mut said = String::new();
         if opposite == "clear" && before["concurrency"] == 0 && set["concurrency"] == 0 {
             let resume = self.command("resume", &[]);
-            said += &format!("note: it stays paused, until `{resume}`\n");
+            let end = set["expires_at"].as_str();
+            let end = end.map_or_else(String::new, |end| format!("{end} or "));
+            said += &format!("note: it stays paused, until {end}`{resume}`\n");
+        }
+        let notes = ["by", "reason"].map(|name| (name, &before[name]));
+        let lost = notes
+            .iter()
+            .filter(|(name, was)| !was.is_null() && **was != set[*name]);
+        for (name, was) in lost {
+            said += &format!("note: {name} was {was}\n");
         }
         let slots = &before["concurrency"];
         if set["concurrency"] == 0 && slots.as_u64().is_some_and(|slots| slots > 0) {
@@ -166,6 +187,11 @@ impl<'a> KeyToSet<'a> {
     /// Makes changes one by one; what is printed then. `opposite` undoes the command where nothing stood before.
     async fn change(&self, changes: &[SetByHand], opposite: &str) -> Result<String, AskError> {
         let (mut said, mut answers) = (String::new(), String::new());
+        let is_tenant = self.of.name().starts_with("_tenant:");
+        if is_tenant && changes.iter().any(|(what, _)| *what != "bounds") {
+            let why = "of a tenant only bounds are set: `ojs-throttle limit _tenant:ID --bounds N`";
+            return Err(refused(self.of, why));
+        }
         // Where the file has lost the policy, nothing can be set for it again.
         let mut is_gone = false;
         for (what, body) in changes {
@@ -200,14 +226,20 @@ impl<'a> KeyToSet<'a> {
             return "nothing brings back what was counted".into();
         }
         let mut commands = Vec::new();
-        let is_new = changes.iter().any(|(what, _)| self.before[what].is_null());
-        if is_new {
-            commands.push(self.command(opposite, &[]));
+        let mut clears_all = false;
+        for (what, _) in changes
+            .iter()
+            .filter(|(what, _)| self.before[what].is_null())
+        {
+            let option = format!("--{what}");
+            let only: &[&str] = if *what == "override" { &[] } else { &[&option] };
+            commands.push(self.command(opposite, only));
+            clears_all |= opposite == "clear" && only.is_empty();
         }
         for what in SET {
             let (value, option) = (&self.before[what], format!("--{what}"));
             // `clear` takes away more than was changed.
-            let is_gone = is_changed(what) || (is_new && opposite == "clear");
+            let is_gone = is_changed(what) || clears_all;
             if is_gone && !value.is_null() {
                 let text = value.as_str().map_or(value.to_string(), str::to_owned);
                 commands.push(self.command("limit", &[&option, &text]));
@@ -222,19 +254,11 @@ impl<'a> KeyToSet<'a> {
             Some(policy) => format!("--policy {}", shell_word(policy)),
             None => shell_word(&self.of.name()),
         };
-        let (mut line, admin) = (format!("ojs-throttle {word} {of}"), &self.of.admin);
-        let config = admin.config.as_ref().map(|path| path.to_string_lossy());
-        let there = [
-            ("--admin", admin.admin.as_deref()),
-            ("--config", config.as_deref()),
-        ];
-        let there = there
-            .iter()
-            .filter_map(|(option, value)| Some([*option, (*value)?]));
-        for word in options.iter().copied().chain(there.flatten()) {
+        let mut line = format!("ojs-throttle {word} {of}");
+        for word in options {
             line += &format!(" {}", shell_word(word));
         }
-        line
+        line + &commands::options(&self.of.admin)
     }
 }
 

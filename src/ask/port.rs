@@ -155,6 +155,15 @@ impl AdminPort {
         })?;
         match status {
             StatusCode::OK => Ok(String::from_utf8_lossy(&body).into_owned()),
+            // An admin port says what it has not found.
+            StatusCode::NOT_FOUND if message(&body).is_none() => Err(AskError::Refused(
+                status,
+                format!(
+                    "what answers at {} is no admin port: its address is server.admin_listen in the file, 127.0.0.1:9091 by \
+                     default; say it by --admin or --config",
+                    self.url
+                ),
+            )),
             _ => Err(AskError::Refused(status, refusal(status, &body))),
         }
     }
@@ -167,13 +176,17 @@ const UNTRUSTED: [&str; 3] = [
     "UnsupportedSignatureAlgorithm",
 ];
 
+/// The message of a fault.
+fn message(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    Some(body["error"]["message"].as_str()?.to_owned())
+}
+
 /// What a refusal says, with what to do.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
+    let mut said = message(body).unwrap_or_else(|| status.to_string());
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
-    let error = &body["error"];
-    let text = |name: &str| error[name].as_str();
-    let mut said = text("message").map_or_else(|| status.to_string(), str::to_owned);
-    if let Some(hint) = text("hint") {
+    if let Some(hint) = body["error"]["hint"].as_str() {
         said = format!("{said}: {hint}");
     }
     if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {

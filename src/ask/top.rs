@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::Method;
 use serde_json::Value;
 
+use super::commands::addressed;
 use super::port::{AdminPort, AskError};
 use super::why::{bounds_over_http, list, plain, set_by_hand, text};
 use crate::cli::{Sort, Top};
@@ -55,7 +56,9 @@ pub async fn top(
             Ok(state) => {
                 let state: Value = serde_json::from_str(&state).unwrap_or_default();
                 since = text(&state, "at").to_owned();
-                screen(table(&state, args), (columns, rows))
+                let lines = table(&state, args).into_iter();
+                let lines = lines.map(|line| addressed(&line, &args.admin));
+                screen(lines.collect(), (columns, rows))
             }
             Err(error @ AskError::Refused(..)) => return Err(error),
             Err(error) if args.once => return Err(error),

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use http::StatusCode;
 use serde_json::Value;
 
+use super::commands::addressed;
 use super::port::{AdminPort, AskError};
 use crate::cli::OfKey;
 use crate::wire::ojs;
@@ -36,7 +37,7 @@ pub async fn slots(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
     limit_text(limit, None, &mut out);
     Ok(match of.json {
         true => format!("{answer}\n"),
-        false => out.trim_start().to_owned(),
+        false => addressed(out.trim_start(), &of.admin),
     })
 }
 
@@ -106,7 +107,7 @@ pub(super) fn bounds_over_http(queue: &Value, name: &str) -> Option<String> {
     let set: Vec<_> = set.map(|(name, value)| format!("{name} {value}")).collect();
     let key = ojs::shell_word(&format!("_queue:{}", text(queue, name)));
     Some(format!(
-        "bounds set over HTTP: {}; undo: ojs-throttle clear {key}",
+        "bounds set over HTTP: {}; undo: `ojs-throttle clear {key} --bounds`",
         set.join(", ")
     ))
 }

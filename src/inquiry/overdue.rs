@@ -138,7 +138,9 @@ async fn ask_round(proxy: &Proxy, rows: Vec<Row>, slots: &mut ByClaim, said: &On
                 let slot = slots.entry(name(&row)).or_default();
                 (slot.since, slot.to) = (None, to);
                 let outlives = *slot.outlives.get_or_insert_with(Instant::now);
-                if outlives.elapsed() >= NOTICED {
+                // The visibility of what ran before us is a guess.
+                let is_known = row.claimed.generation != Gen::ADOPTED;
+                if is_known && outlives.elapsed() >= NOTICED {
                     said.get_or_init(|| tell_outlived(&row.claimed));
                 }
                 later.push(look_later(&row, to));

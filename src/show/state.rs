@@ -424,16 +424,20 @@ impl Shared {
                 .then(b.waiting.cmp(&a.waiting))
         });
         rows.truncate(ROWS);
-        let is_limit = |cause: &Cause| !cause.lets_start() || cause.is_shown();
         for row in &mut rows {
             let of_keys = of_keys(now, row, keys);
-            let mut causes = why::of_queue(sidecar, now, &row.queue).into_iter();
-            let cause = causes.find(is_limit);
-            row.cause = match cause {
-                Some(cause) => Some(CausePart::from(&cause)),
-                None if row.waiting > 0 => of_keys.iter().find_map(|one| one.cause.clone()),
-                None => None,
+            let causes = why::of_queue(sidecar, now, &row.queue);
+            let of_key = of_keys.iter().find_map(|one| one.cause.clone());
+            let of_key = of_key.filter(|_| row.waiting > 0);
+            // In the order of `why`.
+            let first = |which: &dyn Fn(&Cause) -> bool| {
+                let found = causes.iter().find(|cause| which(cause));
+                found.map(CausePart::from)
             };
+            row.cause = first(&|cause| why::stands_before_limits(cause))
+                .or(of_key)
+                .or_else(|| first(&|cause| !cause.lets_start()))
+                .or_else(|| first(&Cause::is_shown));
             let waits = of_keys.iter().filter_map(|one| ends.get(&*one.name));
             let waits = waits.filter(|_| row.waiting > 0);
             let last: Option<Vec<Timestamp>> = waits.copied().collect();

@@ -57,7 +57,7 @@ pub(crate) use crate::told::causes::Cause;
 pub use crate::told::causes::{CAUSES, CauseKind};
 pub(crate) use applied::{Applied, beside, keys_beside};
 pub(super) use find::of_all_queues;
-pub(crate) use find::{of_queue, out_of_reach};
+pub(crate) use find::{of_queue, out_of_reach, stands_before_limits};
 pub(super) use hung::Hung;
 
 /// So many limits of a queue's held jobs are shown, those of most jobs first.

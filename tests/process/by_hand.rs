@@ -184,10 +184,14 @@ fn a_pause_and_another_number_leave_what_was_set_before() {
     has(&said, "note: what was set before ends at ");
     assert_eq!(set(), [json!(10), json!(6)]);
     desk.shell(undo_of(&said));
-    desk.done("pause stripe");
+    desk.done("pause stripe --reason INC-43");
     assert_eq!(set(), [json!(10), json!(0)]);
     let said = desk.done("limit stripe --throttle 1/1s");
     has(&said, "it stays paused, until `ojs-throttle resume stripe`");
+    assert_eq!(desk.set("stripe")[0]["reason"], "INC-43");
+    let said = desk.done("limit stripe --throttle 1/1s --reason asked --for 1h");
+    has(&said, "note: reason was \"INC-43\"");
+    has(&said, "Z or `ojs-throttle resume stripe`");
     desk.done("resume stripe");
     assert_eq!(set(), [json!(10), Value::Null]);
     // Nor does what was to end for itself become endless unseen.
@@ -374,6 +378,9 @@ fn the_sidecar_is_named_again() {
         assert_eq!(said.status, Some(0), "{}", said.err);
         let undo = format!("ojs-throttle resume stripe {there}");
         assert_eq!(undo_of(&said.out), undo);
+        let asked = format!("{nowhere} ojs-throttle");
+        let why = desk.shell(&format!("{asked} why --key stripe {there}"));
+        has(&why.out, &format!("`{undo}`"));
         let undone = desk.shell(&format!("export {nowhere}; {undo}"));
         assert_eq!(undone.status, Some(0), "{}", undone.err);
     }
@@ -397,6 +404,9 @@ fn the_exit_status_says_what_went_wrong() {
             is_refused(&desk, &line, 1, "else OJS_THROTTLE_TOKEN");
         }
     }
+    let data = desk.sidecar.data;
+    let line = format!("ojs-throttle why --key stripe --admin http://{data}");
+    is_refused(&desk, &line, 1, "is no admin port");
     let nowhere = "no sidecar answers at http://127.0.0.1:1";
     let others = [
         "resume stripe",
@@ -645,14 +655,22 @@ fn a_bound_over_http_is_told_and_taken_away() {
     set("queues/email/config", one);
     assert_eq!([offer(), offer()], [201, 429]);
     let why = desk.done("why --queue email");
-    has(&why, "its bound was set over HTTP");
-    has(&why, "`ojs-throttle clear _queue:email`");
+    has(&why, "a bound over HTTP is in force now");
+    has(&why, "`ojs-throttle clear _queue:email --bounds`");
     has(&why, "max_depth 1; undo");
     assert!(!why.contains("in the file"), "{why}");
     wait("it is in the table", || {
         let top = desk.done("top --once");
         top.contains("bounds set over HTTP: max_depth 1")
     });
+    // What takes away a bound ends no pause.
+    desk.done("pause _queue:email");
+    let said = desk.done("clear _queue:email --bounds");
+    assert_eq!(offer(), 201, "the file's bound is in force");
+    let undone = desk.shell(undo_of(&said));
+    assert_eq!(undone.status, Some(0), "{}", undone.err);
+    desk.done("resume _queue:email");
+    assert_eq!(offer(), 429);
     let said = desk.done("clear _queue:email");
     assert_eq!(offer(), 201, "the file's bound is in force");
     let undone = desk.shell(undo_of(&said));
@@ -667,6 +685,7 @@ fn a_bound_over_http_is_told_and_taken_away() {
         ("limit _tenant:acme --bounds [1]", "how many jobs"),
         (typo, "backpressure.max_dept"),
         ("limit stripe --bounds 1", "has no bounds"),
+        ("pause _tenant:acme", "only bounds are set"),
     ] {
         is_refused(&desk, &format!("ojs-throttle {line}"), 1, words);
     }

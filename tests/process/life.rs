@@ -143,6 +143,12 @@ fn a_health_check_asks_the_sidecar_of_its_config() {
         .0,
         Some(0)
     );
+    // A file that is named goes before a variable, which is for those without one.
+    let elsewhere = |command: &mut Command| {
+        of_file(command);
+        command.env("OJS_THROTTLE_ADMIN", "http://127.0.0.1:1");
+    };
+    assert_eq!(health(elsewhere).0, Some(0));
     // A file that became wrong is not what runs.
     std::fs::write(
         &path,

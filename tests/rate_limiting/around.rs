@@ -94,6 +94,23 @@ async fn work_for(seconds: u64, queue: &str, workers: &[(&Client, &str)]) {
     }
 }
 
+/// Right after a rollout, a worker that still has the backend's address takes a job and keeps it.
+#[tokio::test(start_paused = true)]
+async fn who_goes_around_right_after_the_start_is_told_of() {
+    let (stage, _logged) = Stage::of(Lax::redis()).await;
+    let sidecar = stage.sidecar(1, memory(), TWO).await;
+    sleep(Duration::from_secs(3)).await;
+    let around = stage.around();
+    around.enqueue(plain("billing")).await;
+    let asks = json!({"queues": ["billing"], "count": 1, "worker_id": "rogue",
+        "visibility_timeout_ms": 900_000});
+    assert_eq!(around.fetch_as(asks).await.len(), 1);
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!(workers(&sidecar).await, Some(1.0));
+    assert_eq!(stage.warned("workers_around"), 1);
+    sidecar.stop().await;
+}
+
 /// Six workers go past a limit of two. Where the backend shows who claimed a job they are named.
 #[tokio::test(start_paused = true)]
 async fn workers_that_go_around_are_told_of_everywhere() {

@@ -500,3 +500,20 @@ fn members(at: &str, value: &Value, found: &mut BTreeSet<String>) {
         _ => {}
     }
 }
+
+/// More workers do not help where all slots are taken: the row says what `why` says first.
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_whose_slots_are_taken_is_said_to_wait_for_slots() {
+    let file = "[[queue]]\nname = \"billing\"\nconcurrency = 1\nmax_depth = 2\n";
+    let rig = Rig::with(file).await;
+    for _ in 0..3 {
+        rig.client.offer("billing").await;
+        rig.client.fetch("billing", 1).await;
+    }
+    assert_eq!(rig.client.offer("billing").await.status, 429);
+    let state = state(&rig, "").await;
+    let row = &state["queues"]["rows"][0];
+    assert_eq!(row["queue"], "billing", "{state}");
+    let why = rig.admin.get("/throttle/v1/why?queue=billing").await.json();
+    assert_eq!([&row["cause"]["name"], &why["cause"]], ["slots", "slots"]);
+}

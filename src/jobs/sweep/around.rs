@@ -20,6 +20,8 @@ use crate::told::metrics::StartKind;
 
 /// How often the backend's list of running jobs is looked at.
 const EVERY: Duration = Duration::from_secs(20);
+/// When it is looked at first.
+const FIRST: Duration = Duration::from_secs(1);
 /// One look takes at most one part in so many of the time: a list may be long.
 const SELDOM: u32 = 100;
 /// How often the log has the same again.
@@ -45,8 +47,10 @@ pub(super) async fn look_for_evaded(proxy: &Proxy) {
     let mut workers = WorkersAround::default();
     let mut entries = UnusedEntries::new(sidecar);
     let [mut warned_of_sidecars, mut warned_of_workers] = [WarnedAt::default(); 2];
+    sleep(FIRST).await;
+    note_before(proxy, &mut workers).await;
+    sleep(EVERY.saturating_sub(FIRST)).await;
     loop {
-        sleep(EVERY).await;
         let (mut running, begun) = (Vec::new(), Instant::now());
         if !never_limits(&sidecar.live()) {
             let _listing = Listing::begin(&sidecar.keeper.adoption);
@@ -67,7 +71,19 @@ pub(super) async fn look_for_evaded(proxy: &Proxy) {
             tell_workers(sidecar, &WorkersByQueue::new(), &mut warned_of_workers);
         }
         entries.look(proxy).await;
-        sleep(begun.elapsed() * SELDOM).await;
+        sleep(EVERY + begun.elapsed() * SELDOM).await;
+    }
+}
+
+/// Notes what runs at the start. What workers have got around us since then is not taken for it.
+async fn note_before(proxy: &Proxy, workers: &mut WorkersAround) {
+    let mut running = Vec::new();
+    if !never_limits(&proxy.sidecar.live()) {
+        let _listing = Listing::begin(&proxy.sidecar.keeper.adoption);
+        let listed = list_running(proxy, &LimitedBefore::None, &mut running).await;
+        if listed.is_ok() {
+            workers.note_running(&proxy.sidecar, &running).await;
+        }
     }
 }
 

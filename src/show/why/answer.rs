@@ -10,7 +10,7 @@ use crate::inquiry::calls;
 use crate::inquiry::shape::rfc3339;
 use crate::json::Json;
 use crate::limit::{Cost, Limited, Share, Space, Timestamp};
-use crate::store::{Due, Row};
+use crate::store::{Due, Gen, Row};
 use crate::subqueues::{LOOKED_PAST, ShownSubqueue};
 use crate::told::causes::{self, Cause, CauseKind};
 
@@ -134,7 +134,11 @@ pub(super) fn out(row: &Row, since: Timestamp, due: Due) -> JobPlace {
     let worker = row.claimed.worker.as_deref();
     let worker = worker.map(|worker| format!("worker {worker:?}"));
     let worker = worker.unwrap_or_else(|| "a worker that did not say its name".into());
-    let (since, until) = (rfc3339(since), rfc3339(due.at()));
+    let until = match row.claimed.generation {
+        Gen::ADOPTED => "not known here: the backend is asked again and again".to_owned(),
+        _ => rfc3339(due.at()),
+    };
+    let since = rfc3339(since);
     let known: [(&str, &dyn Display); 3] =
         [("worker", &worker), ("since", &since), ("until", &until)];
     JobPlace::Out(Cause::new(&causes::RUNS, &known))

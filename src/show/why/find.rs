@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::bounds::{BoundMet, Level, OverflowStrategy};
@@ -255,15 +256,15 @@ fn set_by_hand(set: &Override, policy: Option<&Arc<str>>) -> String {
 
 /// How more may start under a limit.
 fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &str) -> String {
-    if set.is_some() {
+    let limited = &view.limited;
+    // By hand a [[queue]] of the file is only made stricter.
+    if set.is_some() && limited.space == Space::Queue {
         return format!("take away what was set by hand: `ojs-throttle clear {name}`");
     }
-    let limited = &view.limited;
     let place = match &*limited.policy {
         "job" => "raise the limit that the jobs bring",
         _ => "raise the limit in the file",
     };
-    // By hand a [[queue]] of the file is only made stricter.
     if limited.space == Space::Queue {
         return place.to_owned();
     }
@@ -294,16 +295,46 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
                         rates: limited.limits.rates.clone(),
                         ..Limits::default()
                     };
-                    let rates = limits_in_log(&rates, view.currency.as_ref());
-                    return format!(
-                        "{place}, or write a larger one here: `ojs-throttle limit {name} --override {}`",
-                        shell_word(&rates)
-                    );
+                    format!(
+                        "--override {}",
+                        shell_word(&with_blanks(&rates, view.currency.as_ref()))
+                    )
                 }
             }
         }
     };
-    format!("{place}, or for a while: `ojs-throttle limit {name} {option} --for 1h`")
+    match (set, option.starts_with("--override")) {
+        // It may be looser than the file.
+        (Some(_), _) => format!(
+            "set a larger number by hand: `ojs-throttle limit {name} {option}`; the file's counts again after \
+             `ojs-throttle clear {name}`"
+        ),
+        (None, true) => format!("{place}, or by hand: `ojs-throttle limit {name} {option}`"),
+        (None, false) => {
+            format!("{place}, or for a while: `ojs-throttle limit {name} {option} --for 1h`")
+        }
+    }
+}
+
+/// These windows as an override has them, with N in the place of each limit.
+fn with_blanks(rates: &Limits, currency: Option<&Currency>) -> String {
+    let text = limits_in_log(rates, currency);
+    let mut set: Value = serde_json::from_str(&text).unwrap_or_default();
+    let blank = currency.map_or_else(|| "N".to_owned(), |of| format!("N {}", of.code()));
+    let rates = match set.get_mut("rate") {
+        Some(Value::Array(several)) => several.as_mut_slice(),
+        Some(one) => std::slice::from_mut(one),
+        None => &mut [],
+    };
+    for rate in rates.iter_mut().filter_map(Value::as_object_mut) {
+        rate.insert("limit".to_owned(), blank.clone().into());
+    }
+    set.to_string()
+}
+
+/// Whether it is said before what limits a queue's jobs: nothing of the queue is asked for.
+pub(crate) fn stands_before_limits(cause: &Cause) -> bool {
+    [&causes::QUEUE_PAUSED, &causes::LOOKAHEAD].contains(&cause.kind)
 }
 
 /// The queue is paused at the backend.
@@ -436,8 +467,11 @@ fn by_http<T>(set: Option<T>, key: &str) -> (&'static str, String) {
     match set {
         None => ("", in_file.to_owned()),
         Some(_) => (
-            "; its bound was set over HTTP, and stands until somebody takes it away",
-            format!("take away the bound that was set over HTTP: `ojs-throttle clear {key}`"),
+            "; a bound over HTTP is in force now, until somebody takes it away",
+            format!(
+                "set a larger one over HTTP: `ojs-throttle limit {key} --bounds JSON`; the file's counts again after \
+                 `ojs-throttle clear {key} --bounds`"
+            ),
         ),
     }
 }
