@@ -120,7 +120,7 @@ impl Fetch {
                     section.is_short |= of == ClaimOf::Queues;
                 }
                 // ## Open => Spent: the backend has no more, or the round is over. What came of queues that nothing limits
-                // may not start: no cap keeps a larger claim within the hold.
+                // may not start, and no cap of the hold bounds a larger claim.
                 Some(ClaimEnd::Jobs { .. }) => section.stage = Stage::Spent,
                 // ## The FETCH ends: what the backend says instead of jobs is the worker's answer.
                 Some(ClaimEnd::Other(reply)) if !gets_some() => return Err(Outcome::Theirs(reply)),

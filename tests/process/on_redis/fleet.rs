@@ -334,10 +334,22 @@ fn a_rolling_restart_leaves_no_slot_behind() {
             .map(|one| one.metric("ojs_throttle_held_jobs"));
         each.sum()
     };
+    // The restarts may take longer than the usual 30 s.
+    let take = |sidecar: &Sidecar, worker: usize| {
+        let body = json!({"queues": ["q"], "count": 50, "worker_id": format!("w{worker}"),
+            "visibility_timeout_ms": 600_000});
+        ask(
+            sidecar.data,
+            "POST",
+            "/ojs/v1/workers/fetch",
+            &body.to_string(),
+        )
+        .jobs()
+    };
     let mut out = Vec::new();
     until("1,000 are held", || {
         for (nth, sidecar) in sidecars.iter().enumerate() {
-            let jobs = fetch(sidecar.data, "q", 50, &format!("w{nth}")).jobs();
+            let jobs = take(sidecar, nth);
             out.extend(jobs.into_iter().map(|job| (nth, job)));
         }
         (held(&sidecars) >= 1_000.0).then_some(())
@@ -355,7 +367,7 @@ fn a_rolling_restart_leaves_no_slot_behind() {
         assert!(sidecars[nth].ended().success(), "{}", sidecars[nth].log());
         sidecars[nth] = start();
         for (of, sidecar) in sidecars.iter().enumerate() {
-            let jobs = fetch(sidecar.data, "q", 50, &format!("w{of}")).jobs();
+            let jobs = take(sidecar, of);
             out.extend(jobs.into_iter().map(|job| (of, job)));
         }
     }
