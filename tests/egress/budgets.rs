@@ -677,7 +677,7 @@ async fn money_is_of_its_key_and_is_set_as_an_amount() {
     let why = admin.get("/throttle/v1/why?key=month:a").await.json();
     let advice = why["do"].as_str().unwrap();
     let (_, limit) = advice.split_once("limit month:a --override '").unwrap();
-    let limit = limit.replace("}'`", "}").replace("1.00 USD", "1.25 USD");
+    let limit = limit.replace("}'`", "}").replace("N USD", "1.25 USD");
     let (client, path) = (world.pair.sidecar.client(), "/ojs/v1/rate-limits/month:a");
     let limit = serde_json::from_str(&limit).unwrap();
     let set = client.set(path, limit).await;
