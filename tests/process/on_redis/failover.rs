@@ -25,9 +25,15 @@ fn survives(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
     for _ in 0..6 {
         enqueue(backend.addr, "q", json!({}));
     }
-    let first = fetch(a.data, "q", 1, "wa").jobs();
+    // On a loaded machine a failover may outlast the usual 30 s.
+    let take = || {
+        let body = json!({"queues": ["q"], "count": 1, "worker_id": "wa", "visibility_timeout_ms": 600_000});
+        let taken = ask(a.data, "POST", "/ojs/v1/workers/fetch", &body.to_string());
+        taken.jobs()
+    };
+    let first = take();
     cut();
-    let second = fetch(a.data, "q", 1, "wa").jobs();
+    let second = take();
     assert_eq!((first.len(), second.len()), (1, 1));
     assert!(fetch(b.data, "q", 1, "wb").jobs().is_empty());
     let lost = Instant::now();
