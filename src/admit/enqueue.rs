@@ -102,7 +102,7 @@ pub(crate) async fn enqueue(
         true => admit::admit(proxy, &parts, &jobs).await,
         false => Ok(None),
     };
-    // The backend may take its time.
+    // There may be very many, and the backend may take its time.
     drop(jobs);
     match places {
         Ok(places) => send_on(proxy, parts, prepared, (brought, routed), places, sends).await,

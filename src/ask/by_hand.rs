@@ -132,15 +132,17 @@ impl<'a> KeyToSet<'a> {
 
     /// Numbers to set, and those that stand and are not set anew: they stay.
     fn beside(&self, mut set: Value) -> Value {
+        let pause_stays =
+            set["concurrency"].is_null() && self.before["override"]["concurrency"] == 0;
         for name in NUMBERS {
             let stands = &self.before["override"][name];
             if set[name].is_null() && !stands.is_null() {
                 set[name] = stands.clone();
             }
         }
-        // Why it stands, and who said so, is not forgotten for a number of which nobody says why.
+        // What stops the key is the pause: who paused it, and why, stays where nobody says why else.
         let before = &self.before["override"];
-        if set["reason"].is_null() && !before["reason"].is_null() {
+        if pause_stays && set["reason"].is_null() && !before["reason"].is_null() {
             for name in ["by", "reason"] {
                 set[name] = before[name].clone();
             }
@@ -158,12 +160,11 @@ impl<'a> KeyToSet<'a> {
             let end = end.map_or_else(String::new, |end| format!("{end} or "));
             said += &format!("note: it stays paused, until {end}`{resume}`\n");
         }
-        let notes = ["by", "reason"].map(|name| (name, &before[name]));
-        let lost = notes
-            .iter()
-            .filter(|(name, was)| !was.is_null() && **was != set[*name]);
-        for (name, was) in lost {
-            said += &format!("note: {name} was {was}\n");
+        for (name, what) in [("by", "it was set by"), ("reason", "the reason was")] {
+            let was = &before[name];
+            if !was.is_null() && *was != set[name] {
+                said += &format!("note: until now {what} {was}\n");
+            }
         }
         let slots = &before["concurrency"];
         if set["concurrency"] == 0 && slots.as_u64().is_some_and(|slots| slots > 0) {

@@ -550,7 +550,7 @@ impl Asker<'_> {
             .collect()
     }
 
-    /// What is shown of one limit; of a single job also what it pays and whose share it takes.
+    /// What is shown of one limit.
     fn limit_of(&self, one: &Applied) -> Value {
         let mut limit = limit_facts(one, self.rows_of(&one.view.limited));
         let limited = &one.view.limited;
@@ -560,7 +560,7 @@ impl Asker<'_> {
         limit
     }
 
-    /// With what the job pays, and in whose share.
+    /// What is shown of a limit of one job: also what the job pays, and whose share it takes.
     fn limit_of_job(&self, one: &Applied) -> Value {
         let (mut limit, limited) = (self.limit_of(one), &one.view.limited);
         put(&mut limit, "cost", limited.cost.pays.get());

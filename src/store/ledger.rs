@@ -1,6 +1,7 @@
 //! What each store is: fourteen operations, every one of them one atomic step.
 //!
-//! None of them has a default but `check`, so a store cannot forget one. Short words for them are written once, for every ledger.
+//! Only `check` has a default, so a store cannot forget an operation. Short words for them are written once, for every
+//! ledger.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -184,13 +184,17 @@ fn a_pause_and_another_number_leave_what_was_set_before() {
     has(&said, "note: what was set before ends at ");
     assert_eq!(set(), [json!(10), json!(6)]);
     desk.shell(undo_of(&said));
+    // Nor is a pause said to be for the reason of another number.
+    let said = desk.done("pause stripe");
+    has(&said, "note: until now the reason was \"INC-42\"");
+    assert!(desk.set("stripe")[0]["reason"].is_null());
     desk.done("pause stripe --reason INC-43");
     assert_eq!(set(), [json!(10), json!(0)]);
     let said = desk.done("limit stripe --throttle 1/1s");
     has(&said, "it stays paused, until `ojs-throttle resume stripe`");
     assert_eq!(desk.set("stripe")[0]["reason"], "INC-43");
     let said = desk.done("limit stripe --throttle 1/1s --reason asked --for 1h");
-    has(&said, "note: reason was \"INC-43\"");
+    has(&said, "note: until now the reason was \"INC-43\"");
     has(&said, "Z or `ojs-throttle resume stripe`");
     desk.done("resume stripe");
     assert_eq!(set(), [json!(10), Value::Null]);

@@ -111,6 +111,25 @@ async fn who_goes_around_right_after_the_start_is_told_of() {
     sidecar.stop().await;
 }
 
+/// Nobody here knows the visibility of a job that was claimed before the start: its worker is not said to be late.
+#[tokio::test(start_paused = true)]
+async fn who_runs_a_job_from_before_the_start_is_not_said_to_be_late() {
+    let (stage, _logged) = Stage::of(Lax::redis()).await;
+    let worker = stage.around();
+    let job = worker.enqueue(plain("billing")).await;
+    let asks = json!({"queues": ["billing"], "count": 1, "worker_id": "w",
+        "visibility_timeout_ms": 600_000});
+    assert_eq!(worker.fetch_as(asks).await.len(), 1);
+    let sidecar = stage.sidecar(1, memory(), TWO).await;
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!(stage.warned("job_outlives_its_visibility"), 0);
+    let path = format!("/throttle/v1/why?job={job}");
+    let why = sidecar.admin().get(&path).await.json();
+    let advice = why["do"].as_str().unwrap();
+    assert!(advice.contains("(not known here: "), "{why}");
+    sidecar.stop().await;
+}
+
 /// Six workers go past a limit of two. Where the backend shows who claimed a job they are named.
 #[tokio::test(start_paused = true)]
 async fn workers_that_go_around_are_told_of_everywhere() {

@@ -75,11 +75,10 @@ pub(super) async fn look_for_evaded(proxy: &Proxy) {
     }
 }
 
-/// Notes what runs at the start. What workers have got around us since then is not taken for it.
+/// Notes what runs at the start. What workers get around us later is not among it.
 async fn note_before(proxy: &Proxy, workers: &mut WorkersAround) {
     let mut running = Vec::new();
     if !never_limits(&proxy.sidecar.live()) {
-        let _listing = Listing::begin(&proxy.sidecar.keeper.adoption);
         let listed = list_running(proxy, &LimitedBefore::None, &mut running).await;
         if listed.is_ok() {
             workers.note_running(&proxy.sidecar, &running).await;

@@ -277,18 +277,20 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
         Strategy::Line if limits.rates.is_empty() => Strategy::Concurrency,
         other => other,
     };
+    // What was set before keeps its end.
+    let lasts = if set.is_some() { "" } else { " --for 1h" };
     let option = match strategy {
-        Strategy::Concurrency => "--concurrency N".to_owned(),
-        Strategy::Throttle => "--throttle N/1s".to_owned(),
+        Strategy::Concurrency => format!("--concurrency N{lasts}"),
+        Strategy::Throttle => format!("--throttle N/1s{lasts}"),
         Strategy::Rate | Strategy::Line | Strategy::Shut => {
             let code = view.currency.as_ref().map(Currency::code);
             let unit = code.map_or_else(String::new, |code| format!(" {code}"));
             match limited.limits.rates.as_slice() {
-                [] => "--rate N/1m".to_owned(),
+                [] => format!("--rate N/1m{lasts}"),
                 // Another window would begin empty.
                 [rate] if rate.window == WindowKind::Sliding => {
                     let text = format!("N{unit}/{}", numbers::period(rate));
-                    format!("--rate {}", shell_word(&text))
+                    format!("--rate {}{lasts}", shell_word(&text))
                 }
                 _ => {
                     let rates = Limits {
@@ -303,16 +305,13 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
             }
         }
     };
-    match (set, option.starts_with("--override")) {
+    match set {
         // It may be looser than the file.
-        (Some(_), _) => format!(
+        Some(_) => format!(
             "set a larger number by hand: `ojs-throttle limit {name} {option}`; the file's counts again after \
              `ojs-throttle clear {name}`"
         ),
-        (None, true) => format!("{place}, or by hand: `ojs-throttle limit {name} {option}`"),
-        (None, false) => {
-            format!("{place}, or for a while: `ojs-throttle limit {name} {option} --for 1h`")
-        }
+        None => format!("{place}, or by hand: `ojs-throttle limit {name} {option}`"),
     }
 }
 
