@@ -6,6 +6,9 @@
 //! In the last tenth below the bound the number is asked before the enqueue is admitted, and is told all that it was not
 //! told yet. A sidecar also asks once it has admitted its share of a tenth of the bound, and the store has not heard of that.
 //!
+//! What has gone is taken off no number that a look has set since it was known: that look may have seen it go, and its
+//! places would be filled twice.
+//!
 //! So a queue goes over its bound by what siblings have on their way at the moment of a look: a few jobs. If a sidecar
 //! hears late of the others, it is a tenth at most. What a sidecar that died had added is gone with the next look.
 
@@ -13,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::estimate::Counts;
-use super::fleet_depth::{FleetDepth, GrantedPlaces, WantedPlaces};
+use super::fleet_depth::{FleetDepth, GrantedPlaces, SharedNumber, UntoldChange, WantedPlaces};
 use super::look::Awaited;
 use super::state::{Pressure, PressureState};
 use super::want::Now;
@@ -92,7 +95,7 @@ pub fn granted(pressure: &Arc<Pressure>, name: &str, granted: Option<GrantedPlac
     queue.fleet.wanted = None;
     match granted {
         Some(granted) if queue.fleet.is_on() => {
-            queue.fleet.hear(granted.number);
+            queue.fleet.hear(granted.number, pressure.mark());
             queue.fleet.granted += granted.jobs;
         }
         Some(_) => {}
@@ -111,27 +114,28 @@ pub fn has_untold(pressure: &Pressure) -> bool {
     !pressure.state.lock().untold.is_empty()
 }
 
-/// What the store is to be told: of each queue, by how much its number changes.
-pub fn take_untold(pressure: &Pressure) -> Vec<(Arc<str>, i64)> {
+/// What the store is to be told of each queue.
+pub fn take_untold(pressure: &Pressure) -> Vec<(Arc<str>, UntoldChange)> {
     let mut state = pressure.state.lock();
     let names = std::mem::take(&mut state.untold);
     let changes = names.into_iter().filter_map(|name| {
-        let by = state.queues.get_mut(&name)?.fleet.take_untold();
-        Some((name, by))
+        let untold = state.queues.get_mut(&name)?.fleet.take_untold();
+        (!untold.is_empty()).then_some((name, untold))
     });
-    changes.filter(|(_, by)| *by != 0).collect()
+    changes.collect()
 }
 
-/// By how much the number of one queue changes, which is about to be looked at.
-pub fn take_untold_of(pressure: &Pressure, name: &str) -> i64 {
+/// What the store is to be told of one queue, which is about to be looked at.
+pub fn take_untold_of(pressure: &Pressure, name: &str) -> UntoldChange {
     pressure
         .with(name, |queue| queue.fleet.take_untold())
-        .unwrap_or(0)
+        .unwrap_or_default()
 }
 
 /// The number of a queue, as the store answered. What came here since is beside it.
-pub fn heard(pressure: &Arc<Pressure>, name: &str, number: u64, now: Now) {
-    pressure.make_room(name, now, |queue| queue.fleet.hear(number));
+pub fn heard(pressure: &Arc<Pressure>, name: &str, number: SharedNumber, now: Now) {
+    let mark = pressure.mark();
+    pressure.make_room(name, now, |queue| queue.fleet.hear(number, mark));
 }
 
 /// How many jobs wait in all, by what a look found: what the number of the queue is to be.
@@ -188,7 +192,11 @@ mod tests {
         }];
         let admission = pressure.admit(&mut wants, now());
         assert!(matches!(admission, Admission::Wait(_)));
-        let fleet = Fleet { held: 0, number: 5 };
+        let number = SharedNumber {
+            jobs: 5,
+            ..SharedNumber::default()
+        };
+        let fleet = Fleet { held: 0, number };
         let none = StatsAnswer::Counts(Counts::default());
         pressure.end_look("q", none, Some(fleet), now());
         (pressure, wants)
@@ -201,7 +209,11 @@ mod tests {
         assert!(matches!(places, Admission::Go(_)), "{places:?}");
         let news = timeout(Duration::from_secs(1), fleet_news(&pressure));
         assert!(news.await.is_ok(), "nobody hears of it");
-        assert_eq!(take_untold(&pressure), [("q".into(), 1)]);
+        let untold = UntoldChange {
+            added: 1,
+            ..UntoldChange::default()
+        };
+        assert_eq!(take_untold(&pressure), [("q".into(), untold)]);
     }
 
     /// What came while the looker waited for the backend's answer may not be in that.

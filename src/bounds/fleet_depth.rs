@@ -5,14 +5,40 @@ const LAST: u64 = 32;
 /// One in so many jobs of a bound is what all siblings together may admit before the store hears of it.
 const UNHEARD: u64 = 10;
 
+use ojs_limit::Timestamp;
+
+use super::seen::Mark;
+
+/// The number of one queue, as the store answered.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SharedNumber {
+    /// How many jobs wait.
+    pub jobs: u64,
+    /// When a look has set it, by the store's clock.
+    pub put_at: Timestamp,
+}
+
+/// What the store is to be told of one queue. What is gone may be seen by a sibling's look before that: it is taken off no
+/// number that a look has set since.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct UntoldChange {
+    /// Jobs that were admitted.
+    pub added: u64,
+    /// Jobs that wait no longer, and places that nobody used.
+    pub gone: u64,
+    /// [`SharedNumber::put_at`] of the number that they are taken off.
+    pub since: Timestamp,
+}
+
 /// What a sidecar knows of the number of one queue.
 #[derive(Clone, Default, Debug)]
 pub(super) struct FleetDepth {
     /// The number as of its last answer; `None`: only what passes through this sidecar is known.
     number: Option<u64>,
-    /// What has changed here since, and the store was not told: admissions less what is gone. What is gone is no
-    /// place to be used again before the store is told: a sibling's look may have seen that already.
-    untold: i64,
+    /// What has changed here since. What is gone is no place to be used again before the store is told.
+    untold: UntoldChange,
+    /// What was sent before this mark may be gone from the number already.
+    known: Mark,
     /// Admissions for which the store was not asked, since it was told; and those that it was told and did not answer.
     unasked: u64,
     unanswered: u64,
@@ -30,7 +56,7 @@ pub struct WantedPlaces {
     /// What the number may become at most.
     pub bound: u64,
     /// What has changed here since the store was last told.
-    pub untold: i64,
+    pub untold: UntoldChange,
 }
 
 /// Places of which the number of a queue was asked.
@@ -39,14 +65,24 @@ pub struct GrantedPlaces {
     /// How many it has in it now; there may be fewer than were wanted, or none.
     pub jobs: u64,
     /// The number.
-    pub number: u64,
+    pub number: SharedNumber,
+}
+
+impl UntoldChange {
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.added == 0 && self.gone == 0
+    }
+
+    fn of(&self, number: u64) -> u64 {
+        (number + self.added).saturating_sub(self.gone)
+    }
 }
 
 impl FleetDepth {
     /// The depth over the fleet, as far as is known here, without places that are granted to this sidecar.
     pub(super) fn depth(&self) -> Option<u64> {
-        let depth = self.number?.saturating_add_signed(self.untold);
-        Some(depth.saturating_sub(self.granted))
+        Some(self.untold.of(self.number?).saturating_sub(self.granted))
     }
 
     /// Whether a number is shared.
@@ -79,24 +115,35 @@ impl FleetDepth {
         self.granted -= granted;
         if self.is_on() {
             self.unasked += jobs - granted;
-            self.untold = self.untold.saturating_add_unsigned(jobs - granted);
+            self.untold.added += jobs - granted;
         }
     }
 
     /// Jobs were not stored after all, or wait no longer.
     pub(super) fn take(&mut self, jobs: u64) {
         if self.is_on() {
-            self.untold = self.untold.saturating_sub_unsigned(jobs);
+            self.untold.gone += jobs;
+        }
+    }
+
+    /// Jobs wait no longer, by the answer to what was sent at `sent`.
+    pub(super) fn take_sent(&mut self, jobs: u64, sent: Mark) {
+        if sent >= self.known {
+            self.take(jobs);
         }
     }
 
     /// What the store is to be told; places that no enqueue uses are given back.
-    pub(super) fn take_untold(&mut self) -> i64 {
-        let granted = std::mem::take(&mut self.granted);
-        let by = std::mem::take(&mut self.untold).saturating_sub_unsigned(granted);
+    pub(super) fn take_untold(&mut self) -> UntoldChange {
+        self.untold.gone += std::mem::take(&mut self.granted);
+        let told = self.untold;
+        self.untold = UntoldChange {
+            since: told.since,
+            ..UntoldChange::default()
+        };
         self.unanswered += std::mem::take(&mut self.unasked);
-        self.number = self.number.map(|number| number.saturating_add_signed(by));
-        by
+        self.number = self.number.map(|number| told.of(number));
+        told
     }
 
     /// The store is asked for places of a bound, and told what it was not told.
@@ -110,20 +157,24 @@ impl FleetDepth {
         })
     }
 
-    /// The number, as the store answered. What came here since is beside it.
-    pub(super) fn hear(&mut self, number: u64) {
+    /// The number, as the store answered at `mark`. What was admitted here since is beside it. What has left may be gone
+    /// from it already if a look has set it since the last answer.
+    pub(super) fn hear(&mut self, number: SharedNumber, mark: Mark) {
         if self.is_on() {
-            (self.number, self.unanswered) = (Some(number), 0);
+            if number.put_at != self.untold.since {
+                (self.untold.gone, self.untold.since) = (0, number.put_at);
+                self.known = mark;
+            }
+            (self.number, self.unanswered) = (Some(number.jobs), 0);
         }
     }
 
-    /// The number as a look has set or found it. What was admitted meanwhile and not told is not in it; what has left
-    /// meanwhile may be gone from it already. Places that were granted stay: with a slow store the next look would be due
-    /// before an enqueue has used them.
-    pub(super) fn set_number(&mut self, number: u64) {
-        self.number = Some(number);
-        self.untold = self.untold.max(0);
-        self.unanswered = 0;
+    /// The number as a look of this sidecar has set or found it. Places that were granted stay: with a slow store the next
+    /// look would be due before an enqueue has used them.
+    pub(super) fn set_number(&mut self, number: SharedNumber, mark: Mark) {
+        self.number = Some(number.jobs);
+        self.untold.gone = 0;
+        self.hear(number, mark);
     }
 
     /// Only what passes through this sidecar is known.
@@ -144,7 +195,11 @@ mod tests {
     #[test]
     fn places_of_jobs_that_left_here_are_asked_of_the_store() {
         let mut depth = FleetDepth::default();
-        depth.set_number(1_000);
+        let found = SharedNumber {
+            jobs: 1_000,
+            ..SharedNumber::default()
+        };
+        depth.set_number(found, Mark(1));
         depth.take(100);
         assert_eq!(depth.depth(), Some(900));
         assert!(depth.needs(1, 900, 1_000, 1));
@@ -152,9 +207,10 @@ mod tests {
         assert!(!depth.needs(1, 900, 1_000, 1));
         depth.reserve(1);
         assert!(depth.needs(1, 900, 1_000, 1));
+        let told = depth.take_untold();
         assert_eq!(
-            depth.take_untold(),
-            -100,
+            (told.added, told.gone),
+            (0, 100),
             "what was granted is in the number"
         );
     }

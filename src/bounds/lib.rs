@@ -39,7 +39,7 @@ pub use bounds::{
 pub use drops::Dropping;
 pub use edge::LastRefusal;
 pub use estimate::{Counts, HeldCount, LookFound};
-pub use fleet_depth::{GrantedPlaces, WantedPlaces};
+pub use fleet_depth::{GrantedPlaces, SharedNumber, UntoldChange, WantedPlaces};
 pub use look::{Awaited, Fleet, MissingStats, StatsAnswer};
 pub use seen::{Away, Dropped, EnqueueOutcome, Mark, NewJob, TakenTo};
 pub use state::{Come, Pressure, TakenPlaces};

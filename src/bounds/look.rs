@@ -7,6 +7,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
 use super::estimate::{Counts, LookFound};
+use super::fleet_depth::SharedNumber;
 use super::queue::BoundedQueue;
 use super::seen::Away;
 use super::state::{BoundedQueues, Pressure};
@@ -42,7 +43,7 @@ pub struct Fleet {
     /// Jobs that they hold.
     pub held: u64,
     /// The number of the queue in the store, as the look has set it.
-    pub number: u64,
+    pub number: SharedNumber,
 }
 
 /// A part of the depth that a backend does not tell.
@@ -250,7 +251,7 @@ impl Pressure {
             }
         }
         match fleet {
-            Some(fleet) => queue.fleet.set_number(fleet.number),
+            Some(fleet) => queue.fleet.set_number(fleet.number, self.mark()),
             None => queue.fleet.forget_number(),
         }
         queue.open();

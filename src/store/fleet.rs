@@ -95,6 +95,17 @@ pub enum Step {
         /// `None`: whatever comes of it.
         most: Option<i64>,
     },
+    /// The same, and take off what has gone, if nothing has replaced it since.
+    AddLess {
+        /// How much is added.
+        by: i64,
+        /// As for [`Step::Add`].
+        most: Option<i64>,
+        /// How much is taken off.
+        gone: i64,
+        /// [`Number::put_at`] as known.
+        since: Timestamp,
+    },
     /// Replace it, if it is still at this version: nothing was added since it was read.
     Put {
         /// The new value.
@@ -174,6 +185,16 @@ impl Number {
                 },
                 _ => refused,
             },
+            Step::AddLess {
+                by,
+                most,
+                gone,
+                since,
+            } => {
+                let gone = if self.put_at == since { gone } else { 0 };
+                let by = by.saturating_sub(gone);
+                self.stepped(Step::Add { by, most }, now)
+            }
             Step::Put { version: seen, .. } if seen.is_some_and(|seen| seen != self.version) => {
                 refused
             }

@@ -355,6 +355,15 @@ impl Ledger for RedisStore {
                 match step {
                     Step::Read => to.arg("read").arg(0).arg(""),
                     Step::Add { by, most } => to.arg("add").arg(by).arg(wire::optional(most)),
+                    Step::AddLess {
+                        by,
+                        most,
+                        gone,
+                        since,
+                    } => {
+                        to.arg("less").arg(by).arg(wire::optional(most));
+                        to.arg(gone).arg(wire::time(since.0))
+                    }
                     Step::Put { value, version } => {
                         to.arg("put").arg(value).arg(wire::optional(version))
                     }

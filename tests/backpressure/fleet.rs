@@ -4,7 +4,8 @@
 
 use ojs_throttle::bounds::fleet;
 use ojs_throttle::bounds::{
-    Fleet, GrantedPlaces, Mark, StatsAnswer, TakenPlaces, TakenTo, WantedPlaces,
+    Fleet, GrantedPlaces, Mark, SharedNumber, StatsAnswer, TakenPlaces, TakenTo, UntoldChange,
+    WantedPlaces,
 };
 use proptest::prelude::*;
 
@@ -47,8 +48,7 @@ impl Node {
     /// Jobs that the number may not have in it after a look of a sibling: those that are on their way.
     fn on_the_way(&self) -> u64 {
         let sent = self.sent.iter().chain(&self.stored).map(|(_, jobs)| jobs);
-        let given = self.fetches.iter().filter_map(|(_, given)| *given);
-        sent.sum::<u64>() + given.sum::<u64>()
+        sent.sum()
     }
 }
 
@@ -128,6 +128,20 @@ impl World {
         u64::try_from(self.number.value).unwrap_or(0)
     }
 
+    fn shared_number(&self) -> SharedNumber {
+        SharedNumber {
+            jobs: self.value(),
+            put_at: Timestamp(self.number.put_at),
+        }
+    }
+
+    fn change(&mut self, untold: UntoldChange) {
+        self.number.value += untold.added as i64;
+        if untold.since.0 == self.number.put_at {
+            self.number.value -= untold.gone as i64;
+        }
+    }
+
     /// A producer offers jobs once; what does not go at once is offered again by another step.
     fn offer(&mut self, nth: usize, jobs: u64) -> bool {
         let now = self.now();
@@ -160,19 +174,20 @@ impl World {
             bound,
             untold,
         } = self.nodes[nth].wanted.remove(0);
-        self.number.value += untold;
+        self.change(untold);
         let jobs = jobs.min(bound.saturating_sub(self.value()));
         self.number.value += jobs as i64;
-        let number = self.value();
+        let number = self.shared_number();
         let granted = Some(GrantedPlaces { jobs, number });
         fleet::granted(&self.nodes[nth].pressure, "q", granted, self.now());
     }
 
     /// The store is told what is untold.
     fn tell(&mut self, nth: usize) {
-        for (_, by) in fleet::take_untold(&self.nodes[nth].pressure) {
-            self.number.value += by;
-            fleet::heard(&self.nodes[nth].pressure, "q", self.value(), self.now());
+        for (_, untold) in fleet::take_untold(&self.nodes[nth].pressure) {
+            self.change(untold);
+            let number = self.shared_number();
+            fleet::heard(&self.nodes[nth].pressure, "q", number, self.now());
         }
     }
 
@@ -184,7 +199,7 @@ impl World {
         let pressure = Arc::clone(&self.nodes[nth].pressure);
         self.nodes[nth].look = match look {
             Look::Begun => {
-                self.number.value += fleet::take_untold_of(&pressure, "q");
+                self.change(fleet::take_untold_of(&pressure, "q"));
                 Some(Look::Read(self.number))
             }
             Look::Read(before) => {
@@ -210,7 +225,7 @@ impl World {
                 }
                 let fleet = self.shared.then(|| Fleet {
                     held: others,
-                    number: self.value(),
+                    number: self.shared_number(),
                 });
                 pressure.end_look("q", StatsAnswer::Counts(counts), fleet, now);
                 None
@@ -396,4 +411,42 @@ fn what_another_sidecar_holds_waits() {
     world.hold_all(1);
     world.fill();
     assert_eq!((world.waiting, world.depth()), (0, BOUND));
+}
+
+/// A sibling's look finds a queue without the jobs that a FETCH has just got. Who made that FETCH hears of it later, and
+/// takes them off no second time.
+#[test]
+fn jobs_that_a_siblings_look_saw_leave_are_taken_off_once() {
+    // Its answer comes after the look, or before that but is told after it; a word of the store comes between, or not.
+    for (late, heard) in [(true, false), (true, true), (false, false)] {
+        let mut world = World::new(2, true);
+        world.fill();
+        assert_eq!(world.depth(), BOUND);
+        let look = |world: &mut World, nth| {
+            assert!(!world.offer(nth, 1));
+            (0..3).for_each(|_| world.step_look(nth));
+        };
+        world.at += Duration::from_millis(110);
+        look(&mut world, 0);
+        world.step_fetch(0, 0);
+        world.step_fetch(0, 1);
+        if !late {
+            world.step_fetch(0, 2);
+        }
+        look(&mut world, 1);
+        if heard {
+            world.offer(0, 1);
+            world.grant(0);
+        }
+        world.step_fetch(0, 2);
+        world.tell(0);
+        for _ in 0..2 * BOUND {
+            for nth in [0, 1] {
+                world.offer(nth, 1);
+                world.grant(nth);
+            }
+        }
+        world.arrive();
+        assert_eq!(world.depth(), BOUND, "{late} {heard}");
+    }
 }

@@ -771,7 +771,28 @@ pub async fn numbers_that_were_changed_are_not_replaced_by_mistake(rig: &Rig) {
     advance(rig, 7);
     let done = step(put(Some(late.version))).await;
     assert_eq!((done.done, done.value, done.put_at), (true, 5, now(rig)));
-    assert!(step(put(None)).await.done);
+    let less = |since| Step::AddLess {
+        by: 4,
+        most: Some(8),
+        gone: 3,
+        since,
+    };
+    let known = step(less(done.put_at)).await;
+    assert_eq!((known.done, known.value), (true, 6));
+    let over = step(less(late.put_at)).await;
+    assert_eq!((over.done, over.value), (false, 6));
+    step(put(None)).await;
+    let without = Step::AddLess {
+        by: 1,
+        most: None,
+        gone: 3,
+        since: late.put_at,
+    };
+    let unseen = step(without).await;
+    assert_eq!(
+        (unseen.done, unseen.value, unseen.put_at),
+        (true, 6, now(rig))
+    );
     assert!(step(Step::Read).await.done);
 }
 

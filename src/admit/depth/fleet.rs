@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::bounds::{Fleet, GrantedPlaces, WantedPlaces, fleet as depths};
+use crate::bounds::{
+    Fleet, GrantedPlaces, SharedNumber, UntoldChange, WantedPlaces, fleet as depths,
+};
 use crate::desk::edges::now;
 use crate::desk::{Proxy, Sidecar};
 use crate::inquiry::in_force::limits_queue;
@@ -27,13 +29,25 @@ fn name_of(queue: &str) -> String {
     format!("depth:{queue}")
 }
 
-fn add(by: i64, most: Option<u64>) -> Step {
-    let most = most.map(|most| i64::try_from(most).unwrap_or(i64::MAX));
-    Step::Add { by, most }
+fn signed(jobs: u64) -> i64 {
+    i64::try_from(jobs).unwrap_or(i64::MAX)
 }
 
-fn value(number: Number) -> u64 {
-    u64::try_from(number.value).unwrap_or(0)
+/// What tells the store of what it was not told, and adds so many jobs if the number stays at most at `most`.
+fn change(untold: UntoldChange, jobs: u64, most: Option<u64>) -> Step {
+    Step::AddLess {
+        by: signed(untold.added.saturating_add(jobs)),
+        most: most.map(signed),
+        gone: signed(untold.gone),
+        since: untold.since,
+    }
+}
+
+fn shared(number: Number) -> SharedNumber {
+    SharedNumber {
+        jobs: u64::try_from(number.value).unwrap_or(0),
+        put_at: number.put_at,
+    }
 }
 
 /// Keeps the numbers of bounded queues until the sidecar is told to stop. Where the store is this sidecar's
@@ -84,19 +98,19 @@ async fn take_places(
     let (name, bound) = (name_of(queue), wanted.bound);
     let (mut jobs, mut untold) = (wanted.jobs, wanted.untold);
     loop {
-        let by = untold.saturating_add_unsigned(jobs);
-        let mut answer = sidecar.store.number(&name, add(by, Some(bound))).await?;
+        let step = change(untold, jobs, Some(bound));
+        let mut answer = sidecar.store.number(&name, step).await?;
         if answer.done {
-            let number = value(answer);
+            let number = shared(answer);
             return Ok(GrantedPlaces { jobs, number });
         }
-        if untold != 0 {
-            answer = sidecar.store.number(&name, add(untold, None)).await?;
-            untold = 0;
+        if !untold.is_empty() {
+            answer = (sidecar.store.number(&name, change(untold, 0, None))).await?;
+            untold = UntoldChange::default();
         }
-        let number = value(answer);
+        let number = shared(answer);
         // Fewer each time, or siblings have made room.
-        jobs = jobs.min(bound.saturating_sub(number));
+        jobs = jobs.min(bound.saturating_sub(number.jobs));
         if jobs == 0 {
             return Ok(GrantedPlaces { jobs, number });
         }
@@ -134,10 +148,11 @@ pub(crate) async fn tell_holds(sidecar: &Sidecar) {
 /// Tells the store what was admitted here and what has left.
 async fn tell_numbers(sidecar: &Sidecar) {
     let pressure = &sidecar.admit.pressure;
-    for (queue, by) in depths::take_untold(pressure) {
+    for (queue, untold) in depths::take_untold(pressure) {
+        let step = change(untold, 0, None);
         // Where it fails, the next look corrects the number.
-        if let Ok(number) = sidecar.store.number(&name_of(&queue), add(by, None)).await {
-            depths::heard(pressure, &queue, value(number), now(sidecar));
+        if let Ok(number) = sidecar.store.number(&name_of(&queue), step).await {
+            depths::heard(pressure, &queue, shared(number), now(sidecar));
         }
     }
 }
@@ -150,8 +165,11 @@ pub(super) async fn read_number(sidecar: &Sidecar, queue: &str) -> Option<Number
     if !is_bounded || !depths::is_shared(pressure) {
         return None;
     }
-    let by = depths::take_untold_of(pressure, queue);
-    let step = if by == 0 { Step::Read } else { add(by, None) };
+    let untold = depths::take_untold_of(pressure, queue);
+    let step = match untold.is_empty() {
+        true => Step::Read,
+        false => change(untold, 0, None),
+    };
     sidecar.store.number(&name_of(queue), step).await.ok()
 }
 
@@ -169,23 +187,25 @@ pub(super) async fn correct_number(
     let depth = depths::depth_found(&sidecar.admit.pressure, queue, &counts, held, now(sidecar));
     let name = name_of(queue);
     let fleet = |number| Fleet { held, number };
-    let mut higher = depth;
+    let mut higher = shared(before);
     for _ in 0..TRIES {
         let now = sidecar.store.number(&name, Step::Read).await.ok()?;
         if now.put_at > before.put_at || !told.is_whole {
-            return Some(fleet(value(now)));
+            return Some(fleet(shared(now)));
         }
         // What has left since then may be gone from the backend's answer already: it is not taken off twice.
         let since = now.value.saturating_sub(before.value).max(0);
         let depth = depth.saturating_add_signed(since);
         let put = Step::Put {
-            value: i64::try_from(depth).unwrap_or(i64::MAX),
+            value: signed(depth),
             version: Some(now.version),
         };
-        if sidecar.store.number(&name, put).await.ok()?.done {
-            return Some(fleet(depth));
+        let answer = sidecar.store.number(&name, put).await.ok()?;
+        if answer.done {
+            return Some(fleet(shared(answer)));
         }
-        higher = depth.max(value(now));
+        higher = shared(answer);
+        higher.jobs = higher.jobs.max(depth);
     }
     // Siblings are busy, and a later look sets it: until then the higher number counts.
     Some(fleet(higher))

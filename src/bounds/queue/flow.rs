@@ -74,7 +74,7 @@ impl BoundedQueue {
             Dropped::Held => self.fleet.take(1),
             Dropped::Waiting(sent) => {
                 let counted = self.estimate.left(1, sent);
-                self.fleet.take(counted);
+                self.fleet.take_sent(counted, sent);
             }
             Dropped::None => {
                 self.undroppable = Some(now + UNDROPPABLE);
@@ -88,7 +88,7 @@ impl BoundedQueue {
         let counted = self.estimate.left(jobs, sent);
         self.used = now;
         if to == TakenTo::Worker {
-            self.fleet.take(counted);
+            self.fleet.take_sent(counted, sent);
             self.drain.note(counted, now);
         }
     }

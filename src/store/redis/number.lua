@@ -7,7 +7,12 @@ local f = redis.call('HMGET', name, 'value', 'version', 'put', 'epoch')
 if f[4] and f[4] ~= meta[1] then f = {} end
 local known, version, put = tonumber(f[1] or '0'), tonumber(f[2] or '0'), tonumber(f[3] or '0')
 local done = true
-if verb == 'add' then
+if verb == 'less' then
+  local gone, since = num(), num()
+  -- What has set it since may know of what has gone.
+  if since == put then value = value - gone end
+end
+if verb == 'add' or verb == 'less' then
   -- Less is always allowed.
   done = value <= 0 or other == '' or known + value <= tonumber(other)
   if done then known = known + value end

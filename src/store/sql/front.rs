@@ -386,7 +386,7 @@ impl Ledger for SqlStore {
         let name = kept_name(name).into_owned();
         let mut need = match step {
             Step::Read => Need::default(),
-            Step::Add { .. } | Step::Put { .. } => Need::to_write(),
+            Step::Add { .. } | Step::AddLess { .. } | Step::Put { .. } => Need::to_write(),
         };
         need.number(&name);
         Answer::later(self.ask(need, move |page, _| Ok(page.number(&name, step))))

@@ -80,7 +80,7 @@ fn fill(
     meanwhile: impl FnOnce(&mut [Sidecar]),
 ) {
     let (stop, all) = (AtomicBool::new(false), Mutex::new(BTreeMap::new()));
-    let few = usize::try_from(bound / 25).unwrap();
+    let few = usize::try_from(bound / 10).unwrap();
     std::thread::scope(|threads| {
         let _ends = Ends(&stop);
         for nth in 0..producers {
@@ -94,7 +94,7 @@ fn fill(
         let is_full = || (depths(backend).1 >= bound).then_some(());
         until("the queue is full", is_full);
         // What workers take at any of them is filled by all.
-        for sidecar in &*sidecars {
+        for sidecar in sidecars.iter().cycle().take(10 * sidecars.len()) {
             take(sidecar.data, few, backend);
             until("it is full again", is_full);
         }
