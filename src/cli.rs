@@ -695,7 +695,7 @@ pub struct LimitArgs {
     #[arg(long, value_name = "N/PERIOD", value_parser = rate, allow_hyphen_values = true)]
     pub throttle: Option<Value>,
     /// Numbers and notes as JSON, as PUT /ojs/v1/rate-limits/KEY takes them
-    #[arg(long = "override", value_name = "JSON", value_parser = |text: &str| text.parse::<Value>(), conflicts_with_all = ["concurrency", "rate", "throttle", "next_start", "reason", "lasts"])]
+    #[arg(long = "override", value_name = "JSON", value_parser = |text: &str| text.parse::<Value>(), conflicts_with_all = ["concurrency", "rate", "throttle", "next_start", "reason"])]
     pub set: Option<Value>,
     /// No start before this time, or for so long
     #[arg(long, value_name = "TIME|DURATION", allow_hyphen_values = true, conflicts_with_all = ["policy", "concurrency", "rate", "throttle", "reason", "lasts"])]

@@ -38,7 +38,7 @@ mod one_picture;
 mod outage;
 mod pages;
 mod relay;
-mod reload;
+pub mod reload;
 mod rude;
 mod settings;
 mod shadow;

@@ -54,7 +54,7 @@ pub async fn limit(port: &AdminPort, args: &LimitArgs, now: u64) -> Result<Strin
     let change = match (&args.next_start, &args.set) {
         (Some(at), _) if duration::parse(at).is_err() => ("next-start", json!({"at": at})),
         (Some(after), _) => ("next-start", json!({"after": after})),
-        (None, Some(set)) => ("override", set.clone()),
+        (None, Some(set)) => ("override", ending(set.clone(), &args.note, now)),
         (None, None) => ("override", key.beside(noted(numbers, &args.note, now))),
     };
     let bounds = args.bounds.clone().map(|bounds| ("bounds", bounds));
@@ -104,11 +104,13 @@ struct KeyToSet<'a> {
 
 impl<'a> KeyToSet<'a> {
     async fn read(port: &'a AdminPort, of: &'a OfKey) -> Result<KeyToSet<'a>, AskError> {
+        let name = of.name();
+        // A key that nothing has yet may be set all the same; a policy that nobody has is a slip.
+        let is_new = |status| status == StatusCode::NOT_FOUND && !name.starts_with("_policy:");
         let ask = async |what| match port.get(&path(of, what)).await {
-            Err(AskError::Refused(StatusCode::NOT_FOUND, _)) => Ok(Value::Null),
+            Err(AskError::Refused(status, _)) if is_new(status) => Ok(Value::Null),
             state => state,
         };
-        let name = of.name();
         let (mut state, mut bounded) = (Value::Null, Value::Null);
         let is_tenant = name.starts_with("_tenant:");
         if !is_tenant {
@@ -174,14 +176,15 @@ impl<'a> KeyToSet<'a> {
         }
         let stays = |name: &&str| !set[*name].is_null() && set[*name] == before[*name];
         let (was, end) = (&before["expires_at"], &set["expires_at"]);
-        if was != end && NUMBERS.iter().any(stays) {
-            said += &match end.as_str() {
-                Some(end) => format!("note: what was set before ends at {end}, too\n"),
-                None => format!(
-                    "note: what was set before would have ended at {was}, and has no end now\n"
-                ),
-            };
-        }
+        said += &match end.as_str() {
+            None if !was.is_null() => {
+                format!("note: what was set before would have ended at {was}: this has no end\n")
+            }
+            Some(end) if was != end && NUMBERS.iter().any(stays) => {
+                format!("note: what was set before ends at {end}, too\n")
+            }
+            _ => String::new(),
+        };
         said
     }
 
@@ -264,13 +267,21 @@ impl<'a> KeyToSet<'a> {
 }
 
 /// An override of those numbers that there are, with why, until when and by whom.
-fn noted(mut set: Value, note: &Note, now: u64) -> Value {
-    let until = note.lasts.map(|micros| now.saturating_add(micros));
+fn noted(set: Value, note: &Note, now: u64) -> Value {
+    let mut set = ending(set, note, now);
     set["reason"] = json!(note.reason);
-    set["expires_at"] = json!(until.map(duration::rfc3339));
     set["by"] = json!(note.by);
     if let Some(set) = set.as_object_mut() {
         set.retain(|_, value| *value != Value::Null && *value != "" && *value != json!([]));
+    }
+    set
+}
+
+/// Numbers with their end, if one was asked for.
+fn ending(mut set: Value, note: &Note, now: u64) -> Value {
+    if let (Some(micros), Some(set)) = (note.lasts, set.as_object_mut()) {
+        let end = duration::rfc3339(now.saturating_add(micros));
+        set.insert("expires_at".to_owned(), json!(end));
     }
     set
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::commands::addressed;
 use super::port::{AdminPort, AskError};
-use super::why::{bounds_over_http, list, plain, set_by_hand, text};
+use super::why::{bounds_over_http, is_obeyed, list, plain, set_by_hand, text};
 use crate::cli::{Sort, Top};
 use crate::duration;
 use crate::wire::ojs;
@@ -18,8 +18,13 @@ use crate::wire::ojs;
 const CLEAR: &str = "\x1b[2J\x1b[H";
 /// Microseconds of a day.
 const DAY: u64 = 86_400_000_000;
-const NAMES: &str = "\
-LIMIT                    BY              SLOTS      WINDOW WAITING STARTS REFUSED     NEXT     DONE";
+/// The head of the limits, up to the window and from there on: money needs more room than most numbers.
+const NAMES: [&str; 2] = [
+    "LIMIT                    BY              SLOTS ",
+    " WAITING STARTS REFUSED     NEXT     DONE",
+];
+/// The least letters of a window.
+const WINDOW: usize = 11;
 const QUEUES: &str = "\
 QUEUE                        BY                            DEPTH WAITING    HELD  REFUSED     DONE";
 const WAYS: &str = "\
@@ -85,11 +90,6 @@ pub async fn keys(port: &AdminPort, begun: &str) -> Vec<String> {
 
 /// A line cut to the width, without what would steer a terminal.
 fn fit(line: &str, columns: usize) -> String {
-    // What a terminal obeys, or what turns the direction of a line.
-    let is_obeyed = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     let shown = line.chars().map(|c| if is_obeyed(c) { '?' } else { c });
     shown.take(columns).chain(['\n']).collect()
 }
@@ -150,13 +150,23 @@ fn table(state: &Value, args: &Top) -> Vec<String> {
         Sort::Starts => rows.sort_by_key(|row| most(&row["minute"]["starts"])),
         Sort::Name => rows.sort_by_key(|row| text(row, "name")),
     }
-    let today = text(state, "at");
     let mut lines = vec![about];
     lines.extend(list(state, "causes").iter().flat_map(cause_lines));
     lines.extend(list(state, "shadow").iter().map(shadow_line));
-    lines.push(NAMES.to_owned());
+    lines.extend(limit_lines(&rows, text(state, "at")));
+    lines.extend(way_lines(state));
+    lines.extend(queue_lines(state, &args.filter.to_lowercase()));
+    lines
+}
+
+/// One line for each limit, and what is to be told of it.
+fn limit_lines(rows: &[&Value], today: &str) -> Vec<String> {
+    let windows = rows.iter().map(|row| window_used(row).chars().count());
+    let width = windows.fold(WINDOW, usize::max);
+    let head = format!("{}{:>width$}{}", NAMES[0], "WINDOW", NAMES[1]);
+    let mut lines = vec![head];
     for row in rows {
-        lines.push(row_line(row, today));
+        lines.push(row_line(row, width, today));
         // Who looks for what hangs needs the workers' names, and jobs that are discarded are lost.
         if ["may hang", "drops jobs"].contains(&text(&row["cause"], "name")) {
             lines.extend(cause_lines(&row["cause"]));
@@ -167,8 +177,6 @@ fn table(state: &Value, args: &Top) -> Vec<String> {
         let hint = row["state"]["hint"].as_str();
         lines.extend(hint.map(|hint| format!("  note: {hint}")));
     }
-    lines.extend(way_lines(state));
-    lines.extend(queue_lines(state, &args.filter.to_lowercase()));
     lines
 }
 
@@ -244,28 +252,33 @@ fn shadow_line(row: &Value) -> String {
     )
 }
 
-/// What stands of one limit under [`NAMES`].
-fn row_line(row: &Value, today: &str) -> String {
+/// What is used of a limit, and its number.
+fn used_of(limit: &Value, used: &str) -> String {
+    if limit.is_null() {
+        return String::new();
+    }
+    let most = plain(&limit["limit"]);
+    // The currency stands behind the limit alone.
+    let used = (!limit[used].is_null()).then(|| plain(&limit[used]));
+    let used = used.as_ref().and_then(|used| used.split(' ').next());
+    used.map_or_else(|| most.clone(), |used| format!("{used}/{most}"))
+}
+
+fn window_used(row: &Value) -> String {
+    used_of(&row["state"]["rate"], "current_count")
+}
+
+/// What stands of one limit under [`NAMES`], with so many letters for its window.
+fn row_line(row: &Value, width: usize, today: &str) -> String {
     let (state, minute, cause) = (&row["state"], &row["minute"], &row["cause"]);
-    let of = |limit: &Value, used: &str| match limit.is_null() {
-        true => String::new(),
-        // The currency stands behind the limit alone.
-        false => {
-            let most = plain(&limit["limit"]);
-            let used = (!limit[used].is_null()).then(|| plain(&limit[used]));
-            let used = used.as_ref().and_then(|used| used.split(' ').next());
-            used.map_or_else(|| most.clone(), |used| format!("{used}/{most}"))
-        }
-    };
-    let (slots, window) = (&state["concurrency"], &state["rate"]);
     let next = moment(text(cause, "next_start"), today);
     let done = moment(text(&state["waiting_done"], "at"), today);
     format!(
-        "{:<24} {:<11} {:>9} {:>11} {:>7} {:>6} {:>7} {next:>8} {done:>8}",
+        "{:<24} {:<11} {:>9} {:>width$} {:>7} {:>6} {:>7} {next:>8} {done:>8}",
         text(row, "name"),
         text(cause, "name"),
-        of(slots, "active"),
-        of(window, "current_count"),
+        used_of(&state["concurrency"], "active"),
+        window_used(row),
         state["waiting_count"].to_string(),
         minute["starts"].to_string(),
         minute["refused"].to_string(),
@@ -341,6 +354,26 @@ mod tests {
         assert_eq!(screen(lines(2), (12, 0)), "2 more lines\n");
         let told = vec!["! it is ojs-x a".to_owned(), "name     1".to_owned()];
         assert_eq!(screen(told, (12, 9)), "! it is\n    ojs-x a\nname     1\n");
+    }
+
+    #[test]
+    fn money_keeps_its_column() {
+        let key = |name, used: Value, limit: Value| {
+            let rate = serde_json::json!({"limit": limit, "current_count": used});
+            serde_json::json!({"name": name, "state": {"rate": rate}})
+        };
+        let money = key("m", "1234.50 USD".into(), "80000 USD".into());
+        let lines = limit_lines(&[&money, &key("n", 1.into(), 2.into())], "");
+        let ends = |what| {
+            lines
+                .iter()
+                .find_map(|line| Some(line.find(what)? + str::len(what)))
+        };
+        let ends = ["WINDOW", "1234.50/80000 USD", " 1/2"].map(ends);
+        assert!(
+            ends[0].is_some() && ends.iter().all(|end| *end == ends[0]),
+            "{lines:?}"
+        );
     }
 
     #[test]

@@ -28,7 +28,8 @@ pub async fn slots(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
     let (kind, name) = queue.map_or(("key", &*key), |queue| ("queue", queue));
     let path = why_path([(kind.to_owned(), name.to_owned())].into_iter());
     let answer = port.get(&path).await?;
-    let mut limits = list(&answer, "limits").iter();
+    let shown = printable(answer.clone());
+    let mut limits = list(&shown, "limits").iter();
     let Some(limit) = limits.find(|limit| limit["state"][kind] == name) else {
         let said = format!("{kind} {name:?} has no limits of its own");
         return Err(AskError::Refused(StatusCode::NOT_FOUND, said));
@@ -41,8 +42,28 @@ pub async fn slots(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
     })
 }
 
+/// What a terminal obeys, or what turns the direction of a line.
+pub(super) fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// An answer whose texts steer no terminal, and begin no line: workers and jobs name themselves.
+fn printable(answer: Value) -> Value {
+    match answer {
+        Value::String(text) => text.replace(is_obeyed, "?").into(),
+        Value::Array(all) => all.into_iter().map(printable).collect(),
+        Value::Object(all) => {
+            let all = all.into_iter();
+            all.map(|(name, value)| (name, printable(value))).collect()
+        }
+        other => other,
+    }
+}
+
 /// The answer of `why`, for people.
 pub fn why_text(answer: &Value) -> String {
+    let answer = &printable(answer.clone());
     let mut out = String::new();
     // Writing to a String does not fail.
     let _ = writeln!(out, "why:   {}", text(answer, "why"));
@@ -316,6 +337,13 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("  job        j at worker w since a time that is not known here\n"));
+        let slots = json!([{"job": "j\u{1b}[2J", "worker": "w\ndo: rm", "since": null}]);
+        let limit = json!({"policy": "p", "cause": null, "state": {"key": "k"}, "slots": slots});
+        let said = why_text(&json!({"limits": [limit]}));
+        assert!(
+            said.contains("job        j?[2J at worker w?do: rm since"),
+            "{said}"
+        );
         let open = json!({"key": "k", "limited_by": "concurrency", "store": "lost"});
         let said = of(Value::Null, open);
         assert!(said.contains("\nkey k (policy p): has room\n"), "{said}");

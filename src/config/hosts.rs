@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ojs_policy::fields::Fields as _;
 use ojs_policy::{Template, Vendor};
-use ojs_reader::{Reported, TomlTable, texts};
+use ojs_reader::{Reported, TomlTable, masked, texts};
 use ojs_wire::upstream::{AddressRange, BaseUrl, one_name, usual_port, with_port};
 
 /// So many are named where a call is refused.
@@ -158,7 +158,7 @@ pub(super) fn hosts(table: &mut TomlTable<'_>) -> Option<Arc<Hosts>> {
         table.refuse("hosts", "names nobody", EXAMPLES);
     }
     let names = written.iter().filter_map(|written| {
-        let title = format!("`egress.hosts` cannot have {:?}", written.text);
+        let title = format!("`egress.hosts` cannot have {:?}", masked(&written.text));
         let listed = listed(&written.text, usual_port(tls));
         let host = listed.iter().filter_map(|name| name.rsplit_once(':'));
         let mut addresses = host.filter_map(|(host, _)| host.trim_matches(['[', ']']).parse().ok());

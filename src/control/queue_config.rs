@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Response, StatusCode, header};
+use http::{HeaderValue, Method, Response, StatusCode, header};
 
 use super::overrides::{self, field, json, one_queue};
 use super::sent::QueueConfig;
@@ -47,7 +47,9 @@ pub(crate) async fn queue_config(
         true => read_config(proxy, parts, &body, queue)?,
         false => None,
     };
-    let reply = ask_config(proxy, parts, body.clone()).await?;
+    // What is none of ours is changed with the backend's own login.
+    let lent = own_token(proxy, parts).filter(|_| !puts || wanted.is_some());
+    let reply = ask_config(proxy, parts, body.clone(), lent).await?;
     let alone = has_no_route(reply.status);
     let Some(wanted) = wanted else {
         return match puts && alone {
@@ -137,13 +139,22 @@ fn merged(wanted: &QueueConfig, before: Option<&Override>) -> Option<Override> {
     (limits != Limits::default()).then(|| Override { limits, ..told })
 }
 
-/// Sends the request on; for one with the control token, which stays here, with the sidecar's own.
-pub(super) async fn ask_config(proxy: &Proxy, parts: &Parts, body: Bytes) -> Result<Reply, Fault> {
+/// The sidecar's own token, for a request with the control token, which stays here.
+pub(super) fn own_token(proxy: &Proxy, parts: &Parts) -> Option<HeaderValue> {
+    let token = proxy.sidecar.live().settings.token.clone();
+    token.filter(|_| guard::has_control_token(&proxy.sidecar, parts))
+}
+
+/// Sends the request on, with the token that is `lent` to it.
+pub(super) async fn ask_config(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: Bytes,
+    lent: Option<HeaderValue>,
+) -> Result<Reply, Fault> {
     let mut call = calls::plain_call(proxy, parts, body);
-    if guard::has_control_token(&proxy.sidecar, parts)
-        && let Some(token) = &proxy.sidecar.live().settings.token
-    {
-        call.headers.insert(header::AUTHORIZATION, token.clone());
+    if let Some(token) = lent {
+        call.headers.insert(header::AUTHORIZATION, token);
     }
     let reply = calls::call(proxy, "queue_config", call).await;
     reply.map_err(|error| Fault::backend(&error))

@@ -32,7 +32,12 @@ pub(crate) async fn tenant(
 ) -> Result<Response<Body>, Fault> {
     let change = tenant_change(proxy, parts, &body, id, inside)?;
     // The backend goes first: what it refuses changes nothing.
-    let reply = queue_config::ask_config(proxy, parts, body.clone()).await?;
+    let is_ours = match parts.method {
+        Method::PUT => change.is_some(),
+        _ => guard::reads(&parts.method),
+    };
+    let lent = queue_config::own_token(proxy, parts).filter(|_| is_ours);
+    let reply = queue_config::ask_config(proxy, parts, body.clone(), lent).await?;
     let alone = has_no_route(reply.status);
     if !reply.status.is_success() && !alone {
         return Ok(respond::theirs(reply));

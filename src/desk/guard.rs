@@ -168,8 +168,14 @@ fn login<'a>(sent: Option<&'a HeaderValue>, scheme: &[u8]) -> Option<&'a [u8]> {
         .then(|| sent.trim_ascii())
 }
 
-/// Whether the Host is an IP address or `localhost`, with any port or none.
+/// Whether the Host is an IP address or `localhost`, with any port or none, and no page of another place asks: browsers say
+/// so. Who follows a link from there looks for himself.
 fn is_no_pages(headers: &HeaderMap) -> bool {
+    let says = |name, word| headers.get(name).is_some_and(|said| said == word);
+    let is_other = ["cross-site", "same-site"].map(|word| says("sec-fetch-site", word));
+    if is_other.contains(&true) && !says("sec-fetch-mode", "navigate") {
+        return false;
+    }
     let host = headers.get(HOST);
     let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
     host.is_some_and(|authority| {
@@ -190,7 +196,7 @@ fn untold(parts: &Parts, message: &str) -> String {
 
 /// The refusal of another Host.
 fn strange_host(parts: &Parts) -> Fault {
-    let message = "without the control token this takes an IP address or localhost as Host, as no web page sends it";
+    let message = "without the control token this takes an IP address or localhost as Host, and no web page of another site";
     Fault::new("forbidden", untold(parts, message))
         .hinting("ask 127.0.0.1, or set server.control_token and send it as Authorization: Bearer")
 }
@@ -221,6 +227,20 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(HOST, HeaderValue::from_static(host));
             assert_eq!(is_no_pages(&headers), good, "{host:?}");
+        }
+        // A page elsewhere can name an address, and says so.
+        for (site, mode, good) in [
+            ("cross-site", "no-cors", false),
+            ("same-site", "cors", false),
+            ("cross-site", "navigate", true),
+            ("same-origin", "cors", true),
+            ("none", "navigate", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static("127.0.0.1:9091"));
+            headers.insert("sec-fetch-site", HeaderValue::from_static(site));
+            headers.insert("sec-fetch-mode", HeaderValue::from_static(mode));
+            assert_eq!(is_no_pages(&headers), good, "{site} {mode}");
         }
         assert!(!is_no_pages(&HeaderMap::new()));
     }

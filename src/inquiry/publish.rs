@@ -26,6 +26,7 @@ pub(crate) fn publish(
     let limits = under(&next, sidecar.hold.before(edition));
     let bounds = Arc::clone(&next.settings.bounds);
     let last = sidecar.control.live.swap(Arc::clone(&next));
+    sidecar.make_room_for_bodies();
     for queue in last.policies.moved(&next.policies) {
         tell_moved(queue);
     }

@@ -118,7 +118,7 @@ impl LimitView {
         let waiting = self.waiting + self.calls.1 as u64;
         text += &format!(r#","waiting_count":{waiting},"estimated":true"#);
         if !self.is_of_policy() {
-            text += &format!(r#","active":{}"#, self.usage.active);
+            text += &format!(r#","active":{}"#, self.active());
         }
         if let Some(available) = self.available() {
             text += &format!(r#","available":{available}"#);
@@ -277,7 +277,12 @@ impl LimitView {
         if let Some((limit, available)) = self.limited.limits.concurrency.zip(self.available()) {
             text += &format!(r#","concurrency":{limit},"available":{available}"#);
         }
-        text + &format!(r#","active":{}}}"#, self.usage.active)
+        text + &format!(r#","active":{}}}"#, self.active())
+    }
+
+    /// What has slots; of a budget, what its calls that are out have paid.
+    fn active(&self) -> String {
+        amount(self.usage.active, self.currency.as_ref())
     }
 }
 

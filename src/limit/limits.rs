@@ -117,6 +117,13 @@ pub struct Throttle {
     pub measure: Measure,
 }
 
+impl Throttle {
+    /// Whether it has no more than a limit and a period.
+    pub fn is_plain(&self) -> bool {
+        self.burst.get() == 1 && self.measure == Measure::Start
+    }
+}
+
 /// What the spacing of a throttle is measured by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Measure {

@@ -17,7 +17,7 @@ pub use files::content;
 pub use merge::LISTS;
 pub use patterns::{Names, QUEUE, TYPE, patterns, texts};
 pub use places::{EGRESS, POLICIES, Places, QUEUES, SETTINGS, TENANTS};
-pub use report::{Colours, Problem, ProblemSeverity, Report};
+pub use report::{Colours, Problem, ProblemSeverity, Report, masked};
 pub use secret::Secret;
 pub use sources::{SourceKind, SourceText, Sources};
 pub use table::{FileReading, FoundField, Reported, Text, TomlTable, kind_of};

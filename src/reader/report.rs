@@ -206,9 +206,14 @@ fn clamped(span: &Range<usize>, text: &str) -> Range<usize> {
     start..end
 }
 
+/// Names that somebody may give to a field of a secret: it is no field of ours, and stands in the error all the same.
+const SECRET_NAMES: [&str; 8] = [
+    "pass", "pwd", "auth", "cred", "bearer", "login", "apikey", "api_key",
+];
+
 /// Replaces secrets by `*`, byte for byte so that spans stay true: everything after a name such as `token`,
 /// a store's `url` after its scheme, and the login of any URL.
-fn masked(text: &str) -> String {
+pub fn masked(text: &str) -> String {
     text.split_inclusive('\n').map(masked_line).collect()
 }
 
@@ -221,6 +226,7 @@ fn masked_line(line: &str) -> String {
     // What models count are tokens too.
     let is_cost = lower.trim_start().starts_with("cost");
     let named = named.filter(|_| !is_cost).and_then(|at| after(at, "="));
+    let named = [named, value_of_secret(&lower)].into_iter().flatten().min();
     let url = value_of_url(&lower).map(|at| after(at, ":").unwrap_or(at));
     let from = [named, url].into_iter().flatten().min();
     // A text that is no URL may have been meant as one: `redis:user:password@host`.
@@ -238,6 +244,21 @@ fn masked_line(line: &str) -> String {
         }
     }
     out
+}
+
+/// Where the value of a field begins whose name is that of a secret, in a line that has one.
+fn value_of_secret(line: &str) -> Option<usize> {
+    let mut fields = line.match_indices('=').filter_map(|(at, _)| {
+        let name = line.get(..at)?.trim_end_matches([' ', '\t', '"', '\'']);
+        let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+        let begin = name.trim_end_matches(is_part).len();
+        let name = name.get(begin..)?;
+        SECRET_NAMES
+            .iter()
+            .any(|word| name.contains(word))
+            .then_some(at + 1)
+    });
+    fields.next()
 }
 
 /// Where the value of a field `url` begins, in a line that has one.
@@ -285,12 +306,21 @@ mod tests {
             r#"uri = "redis:user:hunter2@host""#,
             r#"uri = "redis+sentinel://a/m?db=1&sentinel=ops:hunter2""#,
             r#"upstream = "http:user:hunter2@host""#,
+            r#"pass = "hunter2""#,
+            r#"auth = "Bearer hunter2""#,
+            r#"upstream = { "x-api_key" = "hunter2" }"#,
+            r#"db_pwd='hunter2'"#,
         ] {
             let masked = masked(line);
             assert!(!masked.contains("hunter2"), "{masked}");
             assert_eq!(masked.len(), line.len());
         }
-        for line in ["name = \"curl\" # = 1", "key = \"url:{queue}\"", "url"] {
+        for line in [
+            "name = \"curl\" # = 1",
+            "key = \"url:{queue}\"",
+            "url",
+            "match = { type = \"auth.login\" }",
+        ] {
             assert_eq!(masked(line), line);
         }
         assert!(masked("url = \"postgress://a/b\"").starts_with("url = \"postgress:**"));

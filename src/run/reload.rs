@@ -149,9 +149,16 @@ impl Reload {
     /// lower limit run to their end. The level of the log stays too; `Following` changes it.
     ///
     /// It takes time for each policy and each held job, so it is not for a thread that serves requests.
-    pub fn apply(&self, settings: Settings) -> ReloadOutcome {
+    pub fn apply(&self, mut settings: Settings) -> ReloadOutcome {
         let mut retired = self.0.retired.lock();
-        let (running, settings) = (self.settings(), Arc::new(settings));
+        let running = self.settings();
+        if settings.keep_store_login(&running) {
+            tracing::warn!(
+                id = %"password_waits",
+                "the login of the store has changed: the one of the start stays in use until a restart, and all else counts"
+            );
+        }
+        let settings = Arc::new(settings);
         let diff = Diff::between(&running, &settings);
         if diff.ways != Changes::default() {
             return ReloadOutcome::Ways(diff.ways);

@@ -153,7 +153,11 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
         // A spawned task has one waker for life.
         let waker = waker.get_or_insert_with(|| {
             flags.register(cx.waker());
-            WakeGate::before(cx.waker())
+            // Over HTTP/2 each request is a task of its own: a wake that it holds back would be missed here.
+            match flags.is_multiplexed() {
+                true => cx.waker().clone(),
+                false => WakeGate::before(cx.waker()),
+            }
         });
         let cx = &mut Context::from_waker(waker);
         tick::within(|| {

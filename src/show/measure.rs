@@ -52,18 +52,23 @@ async fn measure_out(sidecar: &Sidecar) {
     let waiting = calling.lines.all_waiting();
     (sidecar.metrics).set("ojs_throttle_calls_waiting", &[], waiting);
     let (own, shared) = sidecar.metrics.named();
+    // Of a budget the store sums what its calls have paid: tokens or money, and no number of jobs.
+    let live = sidecar.live();
+    let is_of_jobs = |key: &Key| live.settings.budget_of(key).is_none();
     if !own.is_empty()
         && let Ok(active) = sidecar.store.active(&own).await
     {
-        for (key, active) in own.iter().zip(active) {
-            sidecar.metrics.active(key, active);
+        for (of, active) in own.iter().zip(active) {
+            let is_told = of.0 != Space::Job || is_of_jobs(&of.1);
+            let jobs = if is_told { active.into() } else { f64::NAN };
+            sidecar.metrics.active(of, jobs);
         }
     }
     if !shared {
         return;
     }
     let own: HashSet<(Space, Key)> = own.into_iter().collect();
-    let named = sidecar.control.named.keys().into_iter();
+    let named = sidecar.control.named.keys().into_iter().filter(is_of_jobs);
     let all = named.map(|key| (Space::Job, key));
     let others: Vec<_> = all.filter(|key| !own.contains(key)).collect();
     if let Some(out) = out_of(sidecar, &others).await {

@@ -166,8 +166,14 @@ struct Base {
 /// A key, and what was seen of it in the last minute.
 type SeenKey = (SpacedKey, Point);
 
-/// The keys on the page for which some wait, and when the last of these starts, if that can be said.
-type Ends = HashMap<Box<str>, Option<Timestamp>>;
+/// What is found of the keys on a page beside their rows.
+#[derive(Default)]
+struct FoundOfKeys {
+    /// Those for which some wait, and when the last of these starts, if that can be said.
+    ends: HashMap<Box<str>, Option<Timestamp>>,
+    /// What keeps their calls from starting: a backend that is away does not.
+    of_calls: HashMap<Box<str>, CausePart>,
+}
 
 /// The last events, while somebody watches.
 #[derive(Default, Debug)]
@@ -293,10 +299,10 @@ impl States {
             second,
             keys: known_keys(sidecar, &now),
         });
-        let (mut keys, ends) = self.0.keys(&base.keys, &mut now, question).await;
+        let (mut keys, found) = self.0.keys(&base.keys, &mut now, question).await;
         let why = self.0.why(&now, question, &mut keys).await;
-        let queues = self.0.queues(&now, &keys, &ends);
-        let ways = self.0.ways(&now, &keys);
+        let queues = self.0.queues(&now, &keys, &found);
+        let ways = self.0.ways(&now, &keys, &found);
         let state = State {
             at: duration::exactly(now.at.0),
             head: self.0.head(&now),
@@ -398,7 +404,7 @@ impl Shared {
     }
 
     /// The queues that are worth a row, most pressed first. What holds back a key holds back the queues that it covers.
-    fn queues(&self, now: &Snapshot, keys: &KeysPart, ends: &Ends) -> QueuesPart {
+    fn queues(&self, now: &Snapshot, keys: &KeysPart, found: &FoundOfKeys) -> QueuesPart {
         let sidecar = &*self.proxy.sidecar;
         let shown = now.queues.iter().filter(|(_, here)| here.is_shown());
         let row = |(queue, here): (&Arc<str>, &QueueNow)| QueueRow {
@@ -438,7 +444,7 @@ impl Shared {
                 .or(of_key)
                 .or_else(|| first(&|cause| !cause.lets_start()))
                 .or_else(|| first(&Cause::is_shown));
-            let waits = of_keys.iter().filter_map(|one| ends.get(&*one.name));
+            let waits = of_keys.iter().filter_map(|one| found.ends.get(&*one.name));
             let waits = waits.filter(|_| row.waiting > 0);
             let last: Option<Vec<Timestamp>> = waits.copied().collect();
             let last = last.and_then(|last| last.into_iter().max());
@@ -448,7 +454,7 @@ impl Shared {
     }
 
     /// The ways out, each with what holds back its key.
-    fn ways(&self, now: &Snapshot, keys: &KeysPart) -> Vec<WayRow> {
+    fn ways(&self, now: &Snapshot, keys: &KeysPart, found: &FoundOfKeys) -> Vec<WayRow> {
         let sidecar = &*self.proxy.sidecar;
         let answers: Vec<_> = sidecar.metrics.service_answers().collect();
         let away = sidecar.calling.away();
@@ -473,7 +479,7 @@ impl Shared {
                     .map(|(_, code, _, lately)| (code.clone(), *lately))
                     .collect(),
                 key: way.key.as_str().to_owned(),
-                cause: rows.find_map(|row| row.cause.clone()),
+                cause: rows.find_map(|row| found.of_calls.get(&*row.name).cloned()),
             }
         })
         .collect()
@@ -485,7 +491,7 @@ impl Shared {
         all: &[SeenKey],
         now: &mut Arc<Snapshot>,
         question: &StateQuery,
-    ) -> (KeysPart, Ends) {
+    ) -> (KeysPart, FoundOfKeys) {
         let sidecar = &*self.proxy.sidecar;
         let found = all.iter().filter(|(key, _)| question.wants(key));
         let found: Vec<_> = found.collect();
@@ -501,13 +507,14 @@ impl Shared {
         let each = shown.iter();
         let keys: Vec<_> = each.map(|((space, key), _)| (*space, key)).collect();
         self.ask_backend(&keys, now).await;
-        let stop = now.causes.iter().find(|cause| cause.kind.stops_all);
+        let stops = now.causes.iter().find(|cause| cause.kind.stops_all);
+        let stops_calls = now.causes.iter().find(|cause| cause.kind.stops_calls());
         let facts = KeyFacts::here(sidecar, Arc::clone(now));
         let views = match limits::views(sidecar, &keys, &facts).await {
             Ok(views) => views,
             Err(error) => {
                 part.problem = Some(error.to_string());
-                return (part, Ends::new());
+                return (part, FoundOfKeys::default());
             }
         };
         let waits_for_slot = |view: &LimitView| {
@@ -519,24 +526,37 @@ impl Shared {
             false => Vec::new(),
         };
         let beside = CausesBeside::of_all(sidecar, &keys, &facts).await;
-        let mut ends = Ends::new();
+        let mut beside_rows = FoundOfKeys::default();
         for (of, view) in shown.into_iter().zip(views) {
             // An override may have ended since the keys were gathered.
             let Some(view) = view else { continue };
             if view.waiting + view.calls.1 as u64 > 0 {
                 let end = view.done.map(|done| done.at);
-                ends.insert(view.full_name().into(), end);
+                beside_rows.ends.insert(view.full_name().into(), end);
             }
             let key = question.key.as_ref();
             let hour = key.and_then(|_| sidecar.metrics.activity().hour(&of.0));
             let one = Applied::of(sidecar, view, ("", &rows)).await;
-            let cause = cause_of(sidecar, &one, &facts);
-            let cause = cause.or_else(|| beside.of(sidecar, &of.0, &facts));
-            let cause = stop.or(cause.as_ref()).map(CausePart::from);
+            let own = one.cause.clone();
+            let own = own.or_else(|| beside.of(sidecar, &of.0, &facts));
+            let for_calls = stops_calls.or(own.as_ref()).map(CausePart::from);
+            let name = one.view.full_name().into();
+            beside_rows
+                .of_calls
+                .extend(for_calls.clone().map(|cause| (name, cause)));
+            let of_queues = || cause_of_queues(sidecar, &one, &facts);
+            let cause = match now.live.is_of_calls(&one.view.limited.key) {
+                true => for_calls,
+                false => stops
+                    .cloned()
+                    .or(own)
+                    .or_else(of_queues)
+                    .map(|cause| (&cause).into()),
+            };
             part.rows
                 .extend(key_row(sidecar, of, one.view, hour, cause));
         }
-        (part, ends)
+        (part, beside_rows)
     }
 
     /// Asks how much waits in the backend for these keys, as far as it is due. An answer that comes late is there for
@@ -606,19 +626,15 @@ fn of_keys<'k>(now: &Snapshot, row: &QueueRow, keys: &'k KeysPart) -> Vec<&'k Ke
     found.unwrap_or_default()
 }
 
-/// What keeps the next job of a key from starting: its limits, or all queues in which jobs may wait for it.
-fn cause_of(sidecar: &Sidecar, one: &Applied, facts: &KeyFacts) -> Option<Cause> {
-    let queues = || match one.view.limited.space {
+/// What keeps the next job of a key from starting beside its limits: all queues in which jobs may wait for it.
+fn cause_of_queues(sidecar: &Sidecar, one: &Applied, facts: &KeyFacts) -> Option<Cause> {
+    let queues = match one.view.limited.space {
         Space::Job => facts.now.queues_of(&one.view.limited.key),
         Space::Queue => vec![Arc::from(one.view.name.as_str())],
         Space::Policy => Vec::new(),
     };
-    let of_queues = || {
-        why::of_all_queues(sidecar, &facts.now, &queues())
-            .into_iter()
-            .next()
-    };
-    one.cause.clone().or_else(of_queues)
+    let found = why::of_all_queues(sidecar, &facts.now, &queues);
+    found.into_iter().next()
 }
 
 /// One row, with its last hour if that is asked for and kept, and with what holds it back.

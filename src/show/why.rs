@@ -576,7 +576,14 @@ impl Asker<'_> {
         let of_sidecar = of_sidecar
             .filter(|cause| cause.kind != &causes::SERVICE_AWAY)
             .cloned();
-        let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.partition(|cause| cause.kind.stops_all);
+        let key = found.applied.first().map(|one| &one.view.limited);
+        let key = key.filter(|one| found.queue.is_none() && one.space == Space::Job);
+        let of_calls = key.is_some_and(|one| self.now().live.is_of_calls(&one.key));
+        let stops = |kind: &CauseKind| match of_calls {
+            true => kind.stops_calls(),
+            false => kind.stops_all,
+        };
+        let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.partition(|cause| stops(cause.kind));
         let of_queue = match found.queue {
             Some(queue) => self.of_one_queue(queue, found).await,
             None => self.of_queues_of_key(found),

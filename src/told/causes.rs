@@ -25,6 +25,13 @@ pub struct CauseKind {
     pub stops_all: bool,
 }
 
+impl CauseKind {
+    /// Whether it keeps every call from starting too.
+    pub fn stops_calls(&self) -> bool {
+        self.name == DRAINING.name
+    }
+}
+
 macro_rules! causes {
     ($(
         $(#[doc = $means:literal])*

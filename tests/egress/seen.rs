@@ -115,6 +115,59 @@ async fn a_budget_that_is_spent_is_told_under_the_key_of_its_calls() {
     }
 }
 
+/// A backend that is away keeps jobs back, and no call.
+#[tokio::test(start_paused = true)]
+async fn calls_are_not_said_to_wait_for_the_backend() {
+    let one = "key = 'vendor'\nconcurrency = 1";
+    let answer = |_: &_| Answer::ok().after(Duration::from_secs(9));
+    let world = World::start("", one, answer).await;
+    let (pair, caller) = (world.pair, world.caller);
+    pair.behind.stop().await;
+    let (client, admin) = (pair.sidecar.client(), pair.sidecar.admin());
+    let asks = json!({"queues": ["q"], "count": 1, "worker_id": "w"});
+    client.post("/ojs/v1/workers/fetch", asks.to_string()).await;
+    assert_eq!(admin.state().await["causes"][0]["name"], "backend away");
+    let calls = [(); 2].map(|()| {
+        let caller = caller.clone();
+        tokio::spawn(async move { caller.get("/").await.status })
+    });
+    sleep(Duration::from_secs(2)).await;
+    let why = admin.get("/throttle/v1/why?key=vendor").await.json();
+    assert_eq!(why["cause"], "slots", "{why}");
+    let state = admin.state().await;
+    let row = &state["keys"]["rows"][0];
+    assert_eq!(
+        (&row["name"], &row["cause"]["name"]),
+        (&json!("vendor"), &json!("slots"))
+    );
+    assert_eq!(state["ways"][0]["cause"]["name"], "slots", "{state}");
+    for call in calls {
+        assert_eq!(call.await.unwrap(), 200);
+    }
+    let why = admin.get("/throttle/v1/why?key=vendor").await.json();
+    assert_ne!(why["cause"], "backend away", "{why}");
+    pair.sidecar.stop().await;
+}
+
+/// What calls of a budget have paid is no number of jobs.
+#[tokio::test(start_paused = true)]
+async fn a_budget_has_no_jobs_that_are_out() {
+    let entry = "key = 'vendor'\nconcurrency = 9\n[[egress.budget]]\nname = 'month'\n\
+        cost = { use = 'tokens', max = 5000 }\nrate = { limit = 90000, period = '24h' }";
+    let world = World::start("", entry, |_| Answer::ok().after(Duration::from_secs(9))).await;
+    let out = world.begins("/");
+    sleep(Duration::from_secs(2)).await;
+    let admin = world.pair.sidecar.admin();
+    let of = async |key| {
+        admin
+            .metric(&format!("ojs_rate_limit_active{{key=\"{key}\"}}"))
+            .await
+    };
+    assert_eq!((of("vendor").await, of("month").await), (Some(1.0), None));
+    assert_eq!(out.await.unwrap(), 200);
+    world.pair.stop().await;
+}
+
 /// Calls count as jobs do for a key without a series of its own.
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_for_a_key_that_shares_its_series_are_counted() {

@@ -162,6 +162,11 @@ async fn jobs_whose_calls_count_do_not_wait_for_themselves() {
     }
     assert_eq!(world.vendor.most_at_once(), 2);
     assert!(begun.elapsed() < millis(1_000), "{:?}", begun.elapsed());
+    // What the key has started is its calls: its line on the page is about these.
+    let state = world.pair.sidecar.admin().state().await;
+    let rows = state["keys"]["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["name"] == "vendor").unwrap();
+    assert_eq!(row["minute"]["starts"], 8, "{state}");
     for job in &jobs {
         client.ack(id(job)).await;
     }

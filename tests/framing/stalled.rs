@@ -1,20 +1,22 @@
-//! Clients over HTTP/2 that take nothing of one reply, beside others on the same connection that they take.
+//! Clients over HTTP/2 that take nothing of one reply, beside others on the same connection that they take; and such as
+//! send much before they are answered.
 
+use std::convert::Infallible;
 use std::sync::Weak;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use ojs_throttle::answers::body::Body;
+use ojs_throttle::answers::body::{self, Body};
 use ojs_throttle::server::{ListenerBounds, Service};
 use ojs_throttle::tls::{ClientFiles, ClientTls, ListenerTls, PlatformRoots};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
@@ -63,8 +65,26 @@ impl Service for Lavish {
     }
 }
 
+/// Answers a body that it has read.
+struct Reads(ListenerTls);
+
+impl Service for Reads {
+    async fn call(&self, _: Box<Parts>, incoming: Incoming) -> Response<Body> {
+        let room = Semaphore::new(LARGE);
+        let read = body::read(incoming, LARGE, LONG, &room).await;
+        Response::new(read.map_or_else(|_| Body::empty(), |(bytes, _)| bytes.into()))
+    }
+
+    fn tls(&self) -> Option<ListenerTls> {
+        Some(self.0.clone())
+    }
+}
+
 /// A connection whose client has room for 64 KiB of each reply, and when it ended.
-async fn connect(front: &Front) -> (SendRequest<Empty<Bytes>>, JoinHandle<()>) {
+async fn connect<B>(front: &Front) -> (SendRequest<B>, JoinHandle<()>)
+where
+    B: hyper::body::Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+{
     let files = ClientFiles {
         ca: Some(format!("{FOLDER}/ca.pem").into()),
         ..ClientFiles::default()
@@ -95,6 +115,23 @@ async fn until(what: &str, is: impl Fn() -> bool) {
     timeout(LONG, seen).await.expect(what);
 }
 
+/// The body of a request is there before it is answered, in several frames or in many requests: nothing more comes from the
+/// client that would have the connection look for its answers.
+#[tokio::test]
+async fn a_body_that_has_come_at_once_is_answered_at_once() {
+    let tls = ListenerTls::new(&pem("server.pem"), &pem("key.pem"), None, Vec::new()).unwrap();
+    let front = Front::serving(Reads(tls), ListenerBounds::default()).await;
+    let (mut sender, _ended) = connect(&front).await;
+    let sizes = [100, 30_000, 60_000, 3].into_iter();
+    for bytes in sizes.chain(std::iter::repeat_n(200, 6_000)) {
+        let request = Request::post("https://localhost/").body(Full::from(vec![7; bytes]));
+        let answered = timeout(SHORT, sender.send_request(request.unwrap())).await;
+        let reply = answered.unwrap_or_else(|_| panic!("{bytes}: no answer"));
+        let got = reply.unwrap().into_body().collect().await.unwrap();
+        assert_eq!(got.to_bytes().len(), bytes);
+    }
+}
+
 #[tokio::test]
 async fn a_reply_that_its_client_does_not_take_ends_with_its_connection() {
     let (large, go) = (Arc::new(vec![7; LARGE]), Arc::new(Notify::new()));
@@ -109,7 +146,7 @@ async fn a_reply_that_its_client_does_not_take_ends_with_its_connection() {
         ..ListenerBounds::default()
     };
     let front = Front::serving(service, bounds).await;
-    let (mut sender, ended) = connect(&front).await;
+    let (mut sender, ended) = connect::<Empty<Bytes>>(&front).await;
     // Who takes it slowly has all of it, however long that takes.
     let mut slow = sender
         .send_request(get("/large"))

@@ -201,8 +201,12 @@ fn a_pause_and_another_number_leave_what_was_set_before() {
     // Nor does what was to end for itself become endless unseen.
     desk.done("limit stripe --rate 10/1m --for 1h");
     let said = desk.done("pause stripe");
-    has(&said, ", and has no end now");
+    has(&said, ": this has no end");
     desk.done("resume stripe");
+    desk.done("limit stripe --rate 10/1m --for 1h");
+    has(&desk.done("limit stripe --rate 10/1m"), ": this has no end");
+    desk.done("limit stripe --override '{\"rate\":{\"limit\":10,\"period\":\"1m\"}}' --for 1h");
+    assert!(desk.set("stripe")[0]["expires_at"].is_string());
     // Opening a key leaves its numbers.
     desk.done("limit stripe --next-start 1h");
     let why = desk.shell("ojs-throttle why --key stripe").out;

@@ -8,6 +8,7 @@ mod evicted;
 mod failover;
 pub mod fleet;
 pub mod outages;
+mod reload;
 mod reshard;
 pub mod settled;
 mod shadow;

@@ -9,17 +9,17 @@ use super::prelude::*;
 use crate::sidecar::process::Ends;
 
 const FINE: &str = "ojs_throttle_config_last_reload_successful";
-const MATCHES: &str = "ojs_throttle_config_file_matches";
+pub const MATCHES: &str = "ojs_throttle_config_file_matches";
 
 /// A sidecar that follows a file, before a backend.
-struct Following {
+pub struct Following {
     backend: Backend,
-    sidecar: Sidecar,
+    pub sidecar: Sidecar,
     path: PathBuf,
 }
 
 /// A policy `k` for queue `q` with these slots.
-fn slots(slots: u32) -> String {
+pub fn slots(slots: u32) -> String {
     format!("[[policy]]\nname = \"k\"\nmatch = {{ queue = \"q\" }}\nconcurrency = {slots}\n")
 }
 
@@ -31,7 +31,7 @@ impl Following {
         Following::run(backend, dir, path)
     }
 
-    fn run(backend: Backend, dir: tempfile::TempDir, path: PathBuf) -> Following {
+    pub fn run(backend: Backend, dir: tempfile::TempDir, path: PathBuf) -> Following {
         let sidecar = Sidecar::spawn(run_at(&path), dir);
         wait("the first look", || sidecar.metric(MATCHES) == 1.0);
         Following {
@@ -46,7 +46,7 @@ impl Following {
     }
 
     /// Another file in its place.
-    fn replace(&self, text: impl AsRef<[u8]>) {
+    pub fn replace(&self, text: impl AsRef<[u8]>) {
         let beside = self.path.with_extension("new");
         fs::write(&beside, text).unwrap();
         fs::rename(&beside, &self.path).unwrap();
@@ -58,7 +58,7 @@ impl Following {
     }
 
     /// Waits until so many are in force, and says how long that took.
-    fn live(&self, how: &str, slots: u32, since: Instant) -> Duration {
+    pub fn live(&self, how: &str, slots: u32, since: Instant) -> Duration {
         wait(how, || self.limit() == slots);
         let took = since.elapsed();
         println!("{how}: live after {took:?}");
@@ -627,4 +627,31 @@ fn hundreds_of_reloads_under_load() {
     for bad in ["invalid", "refused", "unreadable"] {
         assert_eq!(f.results(bad), 0.0, "{bad}");
     }
+}
+
+/// Its room grows with it: else such a body is refused for ever, as if it were for now.
+#[test]
+fn a_larger_body_is_taken_after_a_reload() {
+    let backend = Backend::start(Lax::spec());
+    let with = |most| {
+        config(
+            backend.addr,
+            &format!("max_bodies = \"1MiB\"\nmax_body = \"{most}\""),
+            &slots(1),
+        )
+    };
+    let (dir, path) = file(with("1MiB"));
+    let (next, addr) = (with("3MiB"), backend.addr);
+    let following = Following::run(backend, dir, path);
+    let job = json!({"type": "t", "args": ["x".repeat(700_000)], "options": {"queue": "q"}});
+    let batch = json!({"jobs": [job, job, job]}).to_string();
+    let data = following.sidecar.data;
+    let send = || ask(data, "POST", "/ojs/v1/jobs/batch", &batch).status;
+    assert_eq!(send(), 413, "{addr}");
+    following.replace(next);
+    until("it is in force", || match send() {
+        413 => None,
+        // The backend's own word on so much.
+        other => Some(assert_eq!(other, 400)),
+    });
 }

@@ -204,6 +204,21 @@ async fn workers_that_go_around_no_limit_are_told_of_no_more() {
     assert_eq!(left, (Some(0.0), vec![]));
 }
 
+/// What was seen before tells nothing of now.
+#[tokio::test(start_paused = true)]
+async fn workers_that_went_around_are_told_of_no_more_once_nothing_is_listed() {
+    let (stage, _logged) = Stage::of(Lax::redis()).await;
+    let sidecar = stage.sidecar(1, memory(), TWO).await;
+    let (through, around) = (sidecar.client(), stage.around());
+    work_for(170, "billing", &[(&around, "d"), (&through, "w")]).await;
+    assert_eq!(workers(&sidecar).await, Some(1.0));
+    stage.behind.stop().await;
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!(workers(&sidecar).await, Some(0.0));
+    let around = causes(&sidecar).await.into_iter();
+    assert_eq!(around.filter(|(name, _)| name == "around").count(), 0);
+}
+
 /// Sidecars of one store that are replaced one after the other, and hold jobs. Their claims are named after them.
 #[tokio::test(start_paused = true)]
 async fn a_fleet_that_is_updated_warns_of_nothing() {

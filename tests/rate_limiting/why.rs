@@ -137,10 +137,28 @@ async fn an_override_that_binds_is_named_and_what_takes_it_away() {
     says(&answer, "why", words);
     // It may be looser than the file: to take it away is not what helps first.
     let todo = answer["do"].as_str().unwrap();
-    let larger = todo.find("`ojs-throttle limit stripe --concurrency N`");
+    // What ends for itself ends so again.
+    let larger = todo.find("`ojs-throttle limit stripe --concurrency N --for 1h`");
     let away = todo.find("`ojs-throttle clear stripe`");
     assert!(larger.is_some() && larger < away, "{answer}");
     assert!(!todo.contains("in the file"), "{answer}");
+    let set = json!({"concurrency": 1});
+    rig.client.limit("stripe", set).await;
+    let answer = why(&rig, "queue=billing").await;
+    says(&answer, "do", "`ojs-throttle limit stripe --concurrency N`");
+}
+
+/// A larger number alone would take the burst away.
+#[tokio::test(start_paused = true)]
+async fn the_advice_for_a_throttle_keeps_its_burst() {
+    let config = "[[policy]]\nname = \"p\"\nmatch = { queue = \"billing\" }\n\
+        throttle = { limit = 100, period = \"1m\", burst = 3 }\n";
+    let rig = Rig::with(config).await;
+    queued(&rig, "billing", 9).await;
+    assert_eq!(rig.client.fetch("billing", 9).await.len(), 3);
+    let answer = why(&rig, "queue=billing").await;
+    let advised = r#"`ojs-throttle limit p --override '{"throttle":{"burst":3,"limit":"N","period":"PT1M"}}' --for 1h`"#;
+    says(&answer, "do", advised);
 }
 
 /// Which keys are in front, how many are held, and how many wait behind.

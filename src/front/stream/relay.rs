@@ -210,7 +210,11 @@ async fn open_stream(
         StatusCode::OK if is_stream(reply.headers()) => {
             Ok(Source::Open(Box::new(reply.into_body())))
         }
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(reply),
+        StatusCode::UNAUTHORIZED
+        | StatusCode::FORBIDDEN
+        | StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(reply),
+        // To a page that asks for a login.
+        status if status.is_redirection() => Err(reply),
         StatusCode::NOT_IMPLEMENTED => Ok(Source::Absent),
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Ok(Source::Away),
         status if status.is_server_error() => Ok(Source::Away),

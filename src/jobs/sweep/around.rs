@@ -24,6 +24,8 @@ const EVERY: Duration = Duration::from_secs(20);
 const FIRST: Duration = Duration::from_secs(1);
 /// One look takes at most one part in so many of the time: a list may be long.
 const SELDOM: u32 = 100;
+/// After so many looks without an answer what was seen before is told no more.
+const IN_VAIN: u32 = 3;
 /// How often the log has the same again.
 const WARN_EVERY: Duration = Duration::from_secs(600);
 /// A policy that has limited no job for so long is told of.
@@ -50,13 +52,17 @@ pub(super) async fn look_for_evaded(proxy: &Proxy) {
     sleep(FIRST).await;
     note_before(proxy, &mut workers).await;
     sleep(EVERY.saturating_sub(FIRST)).await;
+    let mut in_vain = 0;
     loop {
         let (mut running, begun) = (Vec::new(), Instant::now());
-        if !never_limits(&sidecar.live()) {
+        let limits = !never_limits(&sidecar.live());
+        if limits {
             let _listing = Listing::begin(&sidecar.keeper.adoption);
             // Without a list nothing is known of others.
             let listed = list_running(proxy, &LimitedBefore::None, &mut running).await;
+            in_vain += 1;
             if listed.is_ok() {
+                in_vain = 0;
                 if !sidecar.store.is_shared() {
                     let found = sidecars.note_running(&running, sidecar.store.now());
                     tell_unshared(sidecar, &found, &mut warned_of_sidecars);
@@ -64,8 +70,9 @@ pub(super) async fn look_for_evaded(proxy: &Proxy) {
                 let found = workers.note_running(sidecar, &running).await;
                 tell_workers(sidecar, &found, &mut warned_of_workers);
             }
-        } else {
-            // What runs by now runs without limits.
+        }
+        // What runs by now runs without limits; or the backend tells no more what runs, and what it told is old.
+        if !limits || in_vain == IN_VAIN {
             workers = WorkersAround::default();
             tell_unshared(sidecar, &BTreeSet::new(), &mut warned_of_sidecars);
             tell_workers(sidecar, &WorkersByQueue::new(), &mut warned_of_workers);

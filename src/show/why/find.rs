@@ -277,10 +277,20 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
         Strategy::Line if limits.rates.is_empty() => Strategy::Concurrency,
         other => other,
     };
-    // What was set before keeps its end.
-    let lasts = if set.is_some() { "" } else { " --for 1h" };
+    // What has no end is not given one by the way.
+    let is_endless = set.is_some_and(|set| set.expires_at.is_none());
+    let lasts = if is_endless { "" } else { " --for 1h" };
+    let blanks = |own: Limits| {
+        let text = with_blanks(&own, view.currency.as_ref());
+        format!("--override {}{lasts}", shell_word(&text))
+    };
     let option = match strategy {
         Strategy::Concurrency => format!("--concurrency N{lasts}"),
+        // The option would lose the burst.
+        Strategy::Throttle if limits.throttle.is_some_and(|of| !of.is_plain()) => blanks(Limits {
+            throttle: limits.throttle,
+            ..Limits::default()
+        }),
         Strategy::Throttle => format!("--throttle N/1s{lasts}"),
         Strategy::Rate | Strategy::Line | Strategy::Shut => {
             let code = view.currency.as_ref().map(Currency::code);
@@ -292,16 +302,10 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
                     let text = format!("N{unit}/{}", numbers::period(rate));
                     format!("--rate {}{lasts}", shell_word(&text))
                 }
-                _ => {
-                    let rates = Limits {
-                        rates: limited.limits.rates.clone(),
-                        ..Limits::default()
-                    };
-                    format!(
-                        "--override {}",
-                        shell_word(&with_blanks(&rates, view.currency.as_ref()))
-                    )
-                }
+                _ => blanks(Limits {
+                    rates: limits.rates.clone(),
+                    ..Limits::default()
+                }),
             }
         }
     };
@@ -315,18 +319,21 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
     }
 }
 
-/// These windows as an override has them, with N in the place of each limit.
-fn with_blanks(rates: &Limits, currency: Option<&Currency>) -> String {
-    let text = limits_in_log(rates, currency);
+/// These windows or this spacing as an override has them, with N in the place of each limit.
+fn with_blanks(limits: &Limits, currency: Option<&Currency>) -> String {
+    let text = limits_in_log(limits, currency);
     let mut set: Value = serde_json::from_str(&text).unwrap_or_default();
     let blank = currency.map_or_else(|| "N".to_owned(), |of| format!("N {}", of.code()));
-    let rates = match set.get_mut("rate") {
-        Some(Value::Array(several)) => several.as_mut_slice(),
-        Some(one) => std::slice::from_mut(one),
-        None => &mut [],
-    };
-    for rate in rates.iter_mut().filter_map(Value::as_object_mut) {
-        rate.insert("limit".to_owned(), blank.clone().into());
+    let each = set
+        .as_object_mut()
+        .into_iter()
+        .flat_map(|set| set.values_mut());
+    let each = each.flat_map(|one| match one {
+        Value::Array(several) => several.as_mut_slice(),
+        one => std::slice::from_mut(one),
+    });
+    for one in each.filter_map(Value::as_object_mut) {
+        one.insert("limit".to_owned(), blank.clone().into());
     }
     set.to_string()
 }

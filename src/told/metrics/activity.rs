@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use ojs_limit::{self as limit, Limited, Refusal, Space, each_key, share_of};
+use ojs_limit::{self as limit, Limited, Refusal, Space, each_paid_key, share_of};
 
 /// A status; `None`: one that HTTP does not have.
 pub(super) type AnswerStatus = Option<u16>;
@@ -194,7 +194,7 @@ impl Activity {
             if let Some((one, share)) = share_of(limited) {
                 book.started_for(one, &share.group, step / MINUTE as u64);
             }
-            for (_, one) in each_key(limited) {
+            for (_, one) in each_paid_key(limited) {
                 match &mut run {
                     Some((of, sum)) if of.shares_key(one) => sum.add(seen),
                     _ => {

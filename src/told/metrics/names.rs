@@ -102,7 +102,7 @@ series! {
     /// Jobs of the key that are out with workers now.
     gauge "ojs_rate_limit_active" [key];
     /// Jobs that wait for the key's limits, held here or in the backend's queues, and calls that wait here, as in
-    /// waiting_count. The backlog is as the backend said it last, while workers or readers ask.
+    /// waiting_count, but for what siblings hold. The backlog is as the backend said it last, while workers or readers ask.
     gauge "ojs_rate_limit_waiting" [key];
     /// In how many seconds the last job or call that waits for the key now has started, as far as the key's limits decide. It
     /// is absent where nothing waits, and where nobody can say. At most 100 keys are looked at, those for which most wait.

@@ -376,10 +376,11 @@ impl Metrics {
         (keys.own.keys().cloned().collect(), keys.other.is_some())
     }
 
-    /// Sets how many jobs of a key are out, as the store says. A key without a series of its own is left out.
-    pub fn active(&self, key: &SpacedKey, jobs: u32) {
+    /// Sets how many jobs of a key are out, as the store says. A key without a series of its own is left out. Not a
+    /// number: the key counts no jobs, and the page does not show it.
+    pub fn active(&self, key: &SpacedKey, jobs: f64) {
         if let Some(series) = self.keys().own.get(key) {
-            series.active.set(f64::from(jobs));
+            series.active.set(jobs);
         }
     }
 

@@ -124,7 +124,9 @@ impl Body for RequestBody {
                     .store(polled.is_pending(), Ordering::Relaxed);
                 if polled.is_ready() {
                     progress.frames.fetch_add(1, Ordering::Relaxed);
-                    let is_part = |frame: &Frame<Bytes>| frame.is_data() && !body.is_end_stream();
+                    // Over HTTP/2 the end may stand in an empty frame of its own.
+                    let is_over = body.is_end_stream() || body.size_hint().exact() == Some(0);
+                    let is_part = |frame: &Frame<Bytes>| frame.is_data() && !is_over;
                     let goes_on = matches!(&polled, Poll::Ready(Some(Ok(part))) if is_part(part));
                     progress.ended.store(!goes_on, Ordering::Relaxed);
                 }
