@@ -142,6 +142,7 @@ fn table(state: &Value, args: &Top) -> Vec<String> {
         text(sidecar, "name"),
     );
     let mut rows: Vec<&Value> = list(keys, "rows").iter().collect();
+    let shown = rows.len();
     let most = |number: &Value| u64::MAX - number.as_u64().unwrap_or(0);
     match args.sort {
         // So they come.
@@ -166,6 +167,13 @@ fn table(state: &Value, args: &Top) -> Vec<String> {
         lines.extend(set_by_hand(&row["state"]));
         let hint = row["state"]["hint"].as_str();
         lines.extend(hint.map(|hint| format!("  note: {hint}")));
+    }
+    // While the store is lost there may be no rows, and a filter brings none.
+    if shown > 0 && keys["found"].as_u64() > keys["per_page"].as_u64() {
+        let found = &keys["found"];
+        lines.push(format!(
+            "{shown} of {found} limits: --filter TEXT shows others"
+        ));
     }
     lines.extend(way_lines(state));
     lines.extend(queue_lines(state, &args.filter.to_lowercase()));
