@@ -99,6 +99,9 @@ fn a_command_without_a_file_limits_calls() {
     assert!((sidecar.metric(&answers) - 3.0).abs() < 0.1, "{metrics}");
     let starts = format!("ojs_throttle_starts_total{{policy=\"{key}\",kind=\"call\"}}");
     assert!((sidecar.metric(&starts) - 3.0).abs() < 0.1, "{metrics}");
+    let labels = format!("policy=\"{key}\",strategy=\"rate\",period=\"PT1H\",window=\"sliding\"");
+    let most = format!("ojs_throttle_starts_limit{{{labels}}}");
+    assert!((sidecar.metric(&most) - 3.0).abs() < 0.1, "{metrics}");
     assert!(!sidecar.log().contains("WARN"), "{}", sidecar.log());
     // Nobody is waited for: the second signal only says so.
     sidecar.signal("TERM");

@@ -164,12 +164,14 @@ series! {
     /// Keys, queues and policies that a limit set over HTTP pauses (concurrency 0). One that nothing has any more does
     /// not count.
     gauge "ojs_throttle_paused_keys" [] from 0;
-    /// Jobs that may be out at once by a limit of the config (concurrency), with an override of the policy, or of its key
-    /// where it has one only. A limit of [[queue]] has policy "queue" and its name or glob in queue.
-    gauge "ojs_throttle_slots_limit" [policy queue] of jobs;
+    /// Jobs and calls that may be out at once by a limit of the config (concurrency). An override of the policy counts,
+    /// and one of its key where it has one only. A limit of [[egress]] has the name of the entry as its policy. A limit
+    /// of [[queue]] has policy "queue" and its name or glob in queue.
+    gauge "ojs_throttle_slots_limit" [policy queue];
     /// Starts that a limit of the config allows in its period, with an override of the policy, or of its key where it has
-    /// one only. The strategy is rate, which has a window, or throttle. A limit of [[queue]] is as in
-    /// ojs_throttle_slots_limit.
+    /// one only. The strategy is rate, which has a window, or throttle. A limit of [[egress]] has the name of the entry as
+    /// its policy. A limit of [[queue]] has policy "queue" and its name or glob in queue. Budgets have no series: they
+    /// limit what calls use.
     gauge "ojs_throttle_starts_limit" [policy strategy period window queue];
     /// Claimed jobs that wait in this sidecar.
     gauge "ojs_throttle_held_jobs" [] from 0 of jobs;
