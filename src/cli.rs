@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::config::{BackendAt, BaseUrl, CommandLine, Listen};
 use crate::{duration, manual, ship};
 
-/// The variable that names the file of `run` and `doctor`.
+/// The variable that names the file of `run`, `check`, `doctor` and `healthcheck`.
 pub const CONFIG: &str = "OJS_THROTTLE_CONFIG";
 /// The variable that says where the admin port is.
 pub const ADMIN: &str = "OJS_THROTTLE_ADMIN";

@@ -154,6 +154,13 @@ fn table(state: &Value, args: &Top) -> Vec<String> {
     lines.extend(list(state, "causes").iter().flat_map(cause_lines));
     lines.extend(list(state, "shadow").iter().map(shadow_line));
     lines.extend(limit_lines(&rows, text(state, "at")));
+    // While the store is lost there may be no rows, and a filter brings none.
+    if !rows.is_empty() && keys["found"].as_u64() > keys["per_page"].as_u64() {
+        let (shown, found) = (rows.len(), &keys["found"]);
+        lines.push(format!(
+            "{shown} of {found} limits: --filter TEXT shows others"
+        ));
+    }
     lines.extend(way_lines(state));
     lines.extend(queue_lines(state, &args.filter.to_lowercase()));
     lines

@@ -224,6 +224,6 @@ async fn set_used(sidecar: &Sidecar, key: Key, sent: &[u8]) -> Result<String, Fa
 fn unknown() -> Fault {
     let message = "here are /throttle/v1/why, /throttle/v1/settings, /throttle/v1/subqueues, and override, next-start, usage and bounds under /throttle/v1/keys/KEY";
     Fault::new("not_found", message).hinting(
-        "use one of these; KEY is a key of GET /ojs/v1/rate-limits, or for an override _queue:NAME, a whole queue, or _policy:NAME, all keys of a policy",
+        "use one of these; KEY is a key that `ojs-throttle top` shows, or for an override _queue:NAME, a whole queue, or _policy:NAME, all keys of a policy",
     )
 }

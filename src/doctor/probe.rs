@@ -35,6 +35,8 @@ pub(super) struct Probed {
     pub(super) lasted: Option<Duration>,
     /// How long it lasted then, where the probe saw its end.
     pub(super) by_itself: Option<Duration>,
+    /// For how long the probe looked for that end.
+    pub(super) waited: Duration,
     /// Whether a heartbeat kept a job that it did not name. `None` if nothing ran out to compare with, or everything
     /// ran out at once: then nobody knows.
     pub(super) worker_liveness: Option<bool>,
@@ -54,7 +56,7 @@ impl Probed {
         };
         let over = match self.lasted.or(self.by_itself) {
             Some(lasted) => format!("over after {:.1} s", lasted.as_secs_f64()),
-            None => format!("not over after {} s", PATIENCE.as_secs()),
+            None => format!("not over after {} s", self.waited.as_secs()),
         };
         format!("{heeded} at FETCH: a claim for {asked} s was {over}")
     }
@@ -123,6 +125,7 @@ impl<'a> Probe<'a> {
             requeue,
             lasted,
             by_itself,
+            waited: claimed.elapsed(),
             worker_liveness,
             from_start,
             stats,

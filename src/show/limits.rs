@@ -120,7 +120,7 @@ impl KeyFacts {
             }
             return fault;
         };
-        let (message, hint) = policy_and_no_key(key, template);
+        let (message, hint) = policy_and_no_key(&self.now.live, key, template);
         Fault::new("not_found", message).hinting(hint)
     }
 
@@ -253,7 +253,7 @@ pub(crate) fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> {
     let live = sidecar.live();
     let tried = || tried_alone(&live, key).filter(|policy| policy.key.constant().is_some());
     let (message, hint) = if let Some(template) = misnamed(&live, key) {
-        policy_and_no_key(key, template)
+        policy_and_no_key(&live, key, template)
     } else if let Some(policy) = tried() {
         let message = format!(
             "key {:?} is of policy {:?}, which is only tried (mode = \"shadow\"): nothing that is set for it binds",
@@ -286,13 +286,16 @@ fn misnamed<'a>(live: &'a Live, name: &Key) -> Option<&'a Template> {
 }
 
 /// What is said of a key that is a name in the file, and what to do.
-fn policy_and_no_key(key: &Key, template: &Template) -> (String, &'static str) {
+fn policy_and_no_key(live: &Live, key: &Key, template: &Template) -> (String, &'static str) {
     let (key, template_text) = (key.as_str(), template.as_str());
     let message = format!(
         "{key:?} is the name of a policy, an [[egress]] or a budget and no key: its key is {template_text:?}"
     );
     let hint = match template.constant() {
         Some(_) => "name the policy's key",
+        None if live.settings.calls_only() => {
+            "name one of the keys that it makes (`ojs-throttle top` shows those that are known), or all of them by --policy NAME, which is the key _policy:NAME on the admin port"
+        }
         None => {
             "name one of the keys that it makes (GET /ojs/v1/rate-limits lists those in use), or all of them by --policy NAME, which is the key _policy:NAME on the admin port"
         }

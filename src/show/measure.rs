@@ -211,21 +211,25 @@ fn measure_whole(sidecar: &Sidecar, now: &Snapshot) {
 /// The numbers of the config that are in force. An override counts where it is set for the policy, or the policy has one
 /// key only: those of single keys are too many to show.
 fn measure_limits(sidecar: &Sidecar, now: &Snapshot) {
-    let policies = &now.live.policies;
+    let live = &now.live;
     let (set, now) = (sidecar.store.overrides(), sidecar.store.now());
-    let by_policy = policies.policies().iter().flat_map(|policy| {
-        let (limits, name) = (&policy.limits, Arc::clone(&policy.name));
-        let now_in_force = match policy.key.constant() {
+    let policies = live.policies.policies().iter();
+    let policies = policies.map(|policy| (&policy.name, &policy.key, &policy.limits));
+    // Budgets limit what calls use, and not how many start.
+    let ways = live.settings.egress.iter();
+    let ways = ways.filter_map(|way| Some((&way.name, &way.key, way.own_limits()?)));
+    let by_policy = policies.chain(ways).flat_map(|(name, key, limits)| {
+        let now_in_force = match key.constant() {
             Some(key) => {
-                let one = Limited::new(Space::Job, key.clone(), limits.clone(), name);
+                let one = Limited::new(Space::Job, key.clone(), limits.clone(), Arc::clone(name));
                 with_set(set, &one, now)
             }
-            None => set.of_policy(&name, now).map(|set| set.over(limits)),
+            None => set.of_policy(name, now).map(|set| set.over(limits)),
         };
         let limits = now_in_force.as_ref().unwrap_or(limits);
-        numbers_of(&[("policy", &policy.name)], limits)
+        numbers_of(&[("policy", name)], limits)
     });
-    let by_queue = policies.queues().iter().flat_map(|queue| {
+    let by_queue = live.policies.queues().iter().flat_map(|queue| {
         let labels = [("policy", "queue"), ("queue", queue.name.as_str())];
         numbers_of(&labels, &queue.limits)
     });

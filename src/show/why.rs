@@ -3,8 +3,8 @@
 //!
 //! The answer goes by all that decides the next FETCH, in this order: the sidecar itself, its backend, a pause of the
 //! queue, the limits of all its jobs, the lookahead, the limits of jobs that are held, and whether workers ask and jobs
-//! are there. `causes` is what may be said, `find` finds what holds now, `question` is what is asked, `answer` the rest
-//! of the answer.
+//! are there. `told::causes` is what may be said, `find` finds what holds now, `question` is what is asked, `answer` the
+//! rest of the answer.
 //!
 //! Slots, windows and shut keys are the fleet's: the store says them. Jobs that wait for a key are those of this
 //! sidecar. Of siblings it is known by queue how many they hold.

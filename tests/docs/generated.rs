@@ -210,7 +210,8 @@ fn the_manual_has_every_member_of_a_state() {
     section_must_be("page", "## The state", &text);
 }
 
-const STATE: &str = "`GET /throttle/v1/state` (chapter `http`) has these members. Times are RFC 3339, and `at` is now.";
+const STATE: &str = "`GET /throttle/v1/state` (chapter `http`) has these members. Times are RFC 3339. `at` is when the \
+    numbers were taken, mostly less than two seconds ago.";
 
 #[test]
 fn the_manual_has_every_repair_of_the_example() {

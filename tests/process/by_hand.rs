@@ -591,6 +591,23 @@ fn the_table_ends_with_its_reader() {
     }
 }
 
+#[test]
+fn the_table_says_that_it_leaves_out_limits() {
+    let policy = |nth| {
+        format!(
+            "[[policy]]\nname = \"p{nth}\"\nmatch = {{ queue = \"q{nth}\" }}\nconcurrency = 1\n"
+        )
+    };
+    let desk = Desk::with(&(0..51).map(policy).collect::<String>());
+    let told = "\n50 of 51 limits: --filter TEXT shows others\n";
+    has(desk.done("top --once"), told);
+    let some = desk.done("top --once --filter p5");
+    assert!(
+        some.contains("\np50 ") && !some.contains("--filter"),
+        "{some}"
+    );
+}
+
 /// It says so, and goes on where the sidecar is there again.
 #[test]
 fn the_table_outlives_the_sidecar() {

@@ -99,6 +99,9 @@ fn a_command_without_a_file_limits_calls() {
     assert!((sidecar.metric(&answers) - 3.0).abs() < 0.1, "{metrics}");
     let starts = format!("ojs_throttle_starts_total{{policy=\"{key}\",kind=\"call\"}}");
     assert!((sidecar.metric(&starts) - 3.0).abs() < 0.1, "{metrics}");
+    let labels = format!("policy=\"{key}\",strategy=\"rate\",period=\"PT1H\",window=\"sliding\"");
+    let most = format!("ojs_throttle_starts_limit{{{labels}}}");
+    assert!((sidecar.metric(&most) - 3.0).abs() < 0.1, "{metrics}");
     assert!(!sidecar.log().contains("WARN"), "{}", sidecar.log());
     // Nobody is waited for: the second signal only says so.
     sidecar.signal("TERM");
@@ -119,7 +122,13 @@ fn what_the_command_prints_is_a_file_that_does_the_same() {
     let said = ran(program().arg("check").arg(&path));
     assert_eq!(said.status, Some(0), "{}", said.out);
     has(&said.out, "ok: calls only, 1 egress entry\n");
-    let _sidecar = Sidecar::spawn(run_at(path), dir);
+    let sidecar = Sidecar::spawn(run_at(path), dir);
+    // Its name is no key, and there is no data port that lists those that it makes.
+    let named = why(&sidecar, &format!("key={}", vendor.addr));
+    has(
+        named.to_string(),
+        "`ojs-throttle top` shows those that are known",
+    );
     let of = |shop: &str| {
         let mut conn = Conn::open(calls);
         let head = format!("Host: a\r\nX-Shop: {shop}\r\nOJS-Throttle-Token: a\"b\\c");

@@ -215,7 +215,8 @@ parts! {
         pressure: Option<f64>,
         /// Enqueues that were refused in the last minute.
         refused: u32,
-        /// What is known of it beside its limits, as one of `causes`; `null`: nothing that keeps its jobs.
+        /// What is known of it, as one of `causes`, or what holds back one of its keys that is on this page; `null`: nothing
+        /// that keeps its jobs.
         cause: Option<CausePart>,
         /// When the last of those that wait now starts, as far as the limits on this page decide; `null`: nobody can say.
         waiting_done: Option<String>,

@@ -111,7 +111,7 @@ series! {
     /// rate, throttle or shut. It is line where there is room, and it is kept for a job that is first in line, or for a
     /// group whose turn it is.
     counter "ojs_rate_limit_exceeded_total" [key strategy];
-    /// How long limited jobs were held before they started.
+    /// How long limited jobs were held, and calls waited, before they started.
     histogram "ojs_rate_limit_wait_duration_seconds" [key];
     /// Jobs that were ended because a limit refused them (on_limit = "drop").
     counter "ojs_rate_limit_dropped_total" [policy] of jobs;
@@ -164,12 +164,14 @@ series! {
     /// Keys, queues and policies that a limit set over HTTP pauses (concurrency 0). One that nothing has any more does
     /// not count.
     gauge "ojs_throttle_paused_keys" [] from 0;
-    /// Jobs that may be out at once by a limit of the config (concurrency), with an override of the policy, or of its key
-    /// where it has one only. A limit of [[queue]] has policy "queue" and its name or glob in queue.
-    gauge "ojs_throttle_slots_limit" [policy queue] of jobs;
+    /// Jobs and calls that may be out at once by a limit of the config (concurrency). An override of the policy counts,
+    /// and one of its key where it has one only. A limit of [[egress]] has the name of the entry as its policy. A limit
+    /// of [[queue]] has policy "queue" and its name or glob in queue.
+    gauge "ojs_throttle_slots_limit" [policy queue];
     /// Starts that a limit of the config allows in its period, with an override of the policy, or of its key where it has
-    /// one only. The strategy is rate, which has a window, or throttle. A limit of [[queue]] is as in
-    /// ojs_throttle_slots_limit.
+    /// one only. The strategy is rate, which has a window, or throttle. A limit of [[egress]] has the name of the entry as
+    /// its policy. A limit of [[queue]] has policy "queue" and its name or glob in queue. Budgets have no series: they
+    /// limit what calls use.
     gauge "ojs_throttle_starts_limit" [policy strategy period window queue];
     /// Claimed jobs that wait in this sidecar.
     gauge "ojs_throttle_held_jobs" [] from 0 of jobs;
@@ -231,7 +233,7 @@ series! {
     /// Workers that get jobs of limited queues from the backend itself: no limit holds for those jobs. Looked for every
     /// 20 s in the backend's list of active jobs; a queue counts of which they had jobs for a minute.
     gauge "ojs_throttle_workers_around" [] from 0 of jobs;
-    /// Policies under which no job has come for an hour, and that limit nothing.
+    /// Policies that have limited no job since the file came into force. It is told after an hour.
     gauge "ojs_throttle_unmatched_policies" [] from 0 of jobs;
     /// Start times that the store granted ahead (sync = "reserved").
     counter "ojs_throttle_reserved_turns_total" [] from 0 of jobs;
@@ -268,8 +270,8 @@ series! {
     /// Requests without a reply, of all threads. The kind is urgent (ACKs, nacks and heartbeats) or ordinary. A thread
     /// at server.max_in_flight answers 503.
     gauge "ojs_throttle_requests_in_flight" [kind] of jobs;
-    /// Open connections of clients, WebSockets among them, of all threads. A thread at server.max_connections lets more
-    /// wait unseen, and the log says so.
+    /// Open connections of clients to the data port, WebSockets among them, of all threads. A thread at
+    /// server.max_connections lets more wait unseen, and the log says so.
     gauge "ojs_throttle_connections" [] of jobs;
     /// 1 if the last look at the config file left it in force, else 0.
     gauge "ojs_throttle_config_last_reload_successful" [];

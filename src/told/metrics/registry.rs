@@ -57,10 +57,13 @@ struct AllSeries {
 
 /// Whether a line of the page is about a series of jobs.
 fn of_jobs(line: &str) -> bool {
-    let heads = ["# HELP ", "# TYPE ", ""];
+    let heads = ["# HELP ", "# TYPE "];
     let name = heads.iter().find_map(|head| line.strip_prefix(head));
-    let mut all = SERIES.iter().filter(|series| series.of_jobs);
-    name.is_some_and(|name| all.any(|series| name.starts_with(series.name)))
+    let name = name.unwrap_or(line);
+    // A name may begin with that of another series, and histograms add to theirs.
+    let named = SERIES.iter().filter(|series| name.starts_with(series.name));
+    let own = named.max_by_key(|series| series.name.len());
+    own.is_some_and(|series| series.of_jobs)
 }
 
 #[derive(Default)]
@@ -753,6 +756,12 @@ mod tests {
         metrics.limits([(of("b"), 9)].into_iter());
         let page = metrics.render();
         assert!(!page.contains("{policy=\"a\"}"), "{page}");
+        has(&page, "ojs_throttle_slots_limit{policy=\"b\"} 9\n");
+        // Those of calls stay where nothing is shown of jobs.
+        has(&page, "\nojs_throttle_slots 0\n");
+        metrics.show_calls_only();
+        let page = metrics.render();
+        assert!(!page.contains("ojs_throttle_slots "), "{page}");
         has(&page, "ojs_throttle_slots_limit{policy=\"b\"} 9\n");
     }
 

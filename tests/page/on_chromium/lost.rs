@@ -5,6 +5,8 @@ use serde_json::json;
 
 use crate::page::browser::Browser;
 use crate::page::stage::{Record, cell, enqueue_all};
+use crate::process::http::get;
+use crate::servers::port;
 use crate::servers::redis::RedisServer;
 use crate::sidecar::process::{Backend, Sidecar, config};
 
@@ -37,4 +39,27 @@ fn a_lost_store_on_redis_is_shown_until_it_is_back() {
     record.ack(sidecar.data, record.out().keys().next().unwrap());
     browser.until_is(&slots, "1 of 2");
     assert_eq!(record.out().len(), 1);
+}
+
+#[test]
+fn each_service_that_is_away_has_a_line() {
+    let backend = Backend::start(Lax::redis());
+    let calls = [port::own(), port::own()];
+    let way = |name: &str, calls| {
+        let to = port::own();
+        format!("[[egress]]\nname = \"{name}\"\nlisten = \"{calls}\"\nupstream = \"http://{to}\"\n")
+    };
+    let ways = way("mail", calls[0]) + &way("crm", calls[1]);
+    let sidecar = Sidecar::run(&config(backend.addr, "", &ways));
+    for calls in calls {
+        assert_eq!(get(calls, "/").status, 502);
+    }
+    let browser = Browser::open();
+    browser.go(&format!("http://{}/", sidecar.admin));
+    let away = "[...document.querySelectorAll('#problems [data-problem=\"service away\"]')]";
+    for name in ["mail", "crm"] {
+        browser.until(&format!(
+            "{away}.some(line => line.innerText.includes('way out \"{name}\"'))"
+        ));
+    }
 }

@@ -188,6 +188,18 @@ fn all_keys_of_a_policy_are_paused_from_the_page_of_one() {
     let browser = Browser::open();
     browser.go(&format!("http://{}/#key=crm:a", sidecar.admin));
     browser.until_is("#of-policy", "All keys of policy per-customer");
+    // Nothing of it stands under the name of another key, also before the first state of that one.
+    let left = browser.script(
+        "const shown = () => ['history', 'trying', 'of-policy'].filter(id => $(id).checkVisibility());
+        const before = shown();
+        location.hash = '#key=other';
+        go();
+        const after = shown();
+        location.hash = '#key=crm:a';
+        return [before, after]",
+    );
+    assert_eq!(left, json!([["history", "trying", "of-policy"], []]));
+    browser.until_is("#of-policy", "All keys of policy per-customer");
     browser.click("#of-policy");
     browser.until_is("#name", "All keys of policy per-customer");
     browser.click("#pause");
