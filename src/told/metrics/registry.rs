@@ -696,7 +696,7 @@ mod tests {
         let metrics = Metrics::new(2);
         for key in ["a", "b", "c", "d"] {
             metrics.started(StartKind::Job, [(&[limited(key)][..], None)].into_iter());
-            metrics.active(&(Space::Job, limited(key).key), 1);
+            metrics.active(&(Space::Job, limited(key).key), 1.0);
         }
         let (own, shared) = metrics.named();
         assert!(own.len() == 2 && shared);
@@ -783,8 +783,8 @@ mod tests {
             [(std::slice::from_ref(&queue), None)].into_iter(),
         );
         metrics.exceeded(&queue, Strategy::Rate);
-        metrics.active(&(Space::Job, queue.key.clone()), 1);
-        metrics.active(&(Space::Queue, queue.key.clone()), 2);
+        metrics.active(&(Space::Job, queue.key.clone()), 1.0);
+        metrics.active(&(Space::Queue, queue.key.clone()), 2.0);
         metrics.waiting(&|space, _| match space {
             Space::Job => 3,
             Space::Queue | Space::Policy => 4,
