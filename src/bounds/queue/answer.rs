@@ -70,9 +70,9 @@ impl BoundedQueue {
             return QueueAnswer::Full(Box::new(full));
         }
         if goes > 0 {
-            return match self.estimate.is_looking() {
-                true => self.look(ask.now.at),
-                false => QueueAnswer::Drop,
+            return match self.look(ask.now.at) {
+                QueueAnswer::Look if !self.estimate.is_looking() => QueueAnswer::Drop,
+                first => first,
             };
         }
         if self.needs_places(ask) {
