@@ -9,7 +9,7 @@ use super::edge::LastRefusal;
 use super::fleet::want_places;
 use super::groups::FullGroup;
 use super::line::WantedAhead;
-use super::look::Awaited;
+use super::look::{Awaited, BeginLook};
 use super::queue::BoundedQueue;
 use super::queue::answer::{QueueAnswer, QueueAsk};
 use super::seen::{Away, EnqueueOutcome};
@@ -49,7 +49,7 @@ struct QueueAnswers {
     /// Why the backend cannot be asked about one of them.
     away: Option<Away>,
     /// Those whose depth must be asked of the backend first.
-    look_first: Vec<Arc<str>>,
+    look_first: Vec<(Arc<str>, BeginLook)>,
     /// One in which a job must be dropped.
     drop_in: Option<Arc<str>>,
     /// Those in which the store must grant places, and how many.
@@ -69,7 +69,7 @@ impl QueueAnswers {
                 }
             }
             QueueAnswer::Away(away) => self.away = Some(away),
-            QueueAnswer::Look => self.look_first.push(name()),
+            QueueAnswer::Look(begin) => self.look_first.push((name(), begin)),
             QueueAnswer::Drop => self.drop_in = Some(name()),
             QueueAnswer::Places => self.of_store.push((name(), want.jobs)),
             QueueAnswer::Fits { look_soon: true } => self.look_soon.push(name()),
@@ -92,8 +92,19 @@ impl Pressure {
     ) -> Admission {
         state.forget_idle(now.at);
         let mut ahead = WantedAhead::default();
-        (state.line.values()).for_each(|waiter| ahead.add(&waiter.wants));
+        for waiter in state.line.values() {
+            match self.waits_for_group(&waiter.wants, &ahead) {
+                true => ahead.add_groups(&waiter.wants),
+                false => ahead.add(&waiter.wants),
+            }
+        }
         self.admit_beside(state, wants, now, &ahead, WhoAsks::New)
+    }
+
+    /// Whether an enqueue waits until a group of its jobs has room, whatever its queues have: it keeps none of theirs.
+    pub(super) fn waits_for_group(&self, wants: &[Want], ahead: &WantedAhead) -> bool {
+        let full = self.groups.full(&self.table.load(), wants, ahead);
+        full.is_some()
     }
 
     /// Asks for places beside what those want who wait `ahead`.
@@ -115,7 +126,7 @@ impl Pressure {
         if !answers.look_first.is_empty() {
             let looks = answers.look_first.into_iter();
             let looks = looks.filter(|_| who == WhoAsks::New);
-            let looks = looks.filter_map(|name| Awaited::exact_look(&mut state.queues, name));
+            let looks = looks.filter_map(|(name, begin)| begin(&mut state.queues, name));
             return Admission::Wait(looks.collect());
         }
         if let Some(full) = answers.full {
@@ -231,6 +242,10 @@ impl Pressure {
         let (mut shut, mut ahead) = (HashSet::<Arc<str>>::new(), WantedAhead::default());
         let mut line = std::mem::take(&mut state.line);
         line.retain(|_, waiter| {
+            if self.waits_for_group(&waiter.wants, &ahead) {
+                ahead.add_groups(&waiter.wants);
+                return true;
+            }
             let names = || waiter.wants.iter().map(|want| Arc::clone(&want.queue));
             if waiter.tell.is_none() || names().any(|name| shut.contains(&name)) {
                 ahead.add(&waiter.wants);
@@ -240,27 +255,16 @@ impl Pressure {
             match self.admit_beside(state, &mut wants, now, &ahead, WhoAsks::InLine) {
                 Admission::Go(places) => {
                     waiter.tell(Come::Places(places));
-                    false
+                    return false;
                 }
-                Admission::Full(full) => {
-                    if full.is_of_queue() {
-                        shut.insert(full.queue);
-                    }
-                    ahead.add(&waiter.wants);
-                    true
-                }
+                Admission::Full(full) => shut.extend(full.is_of_queue().then_some(full.queue)),
                 // Which of them has room is not known.
-                Admission::Wait(_) | Admission::Away(_) => {
-                    shut.extend(names());
-                    true
-                }
-                Admission::Drop(queue) => {
-                    // It keeps its place in the line.
-                    waiter.tell(Come::Drop(queue));
-                    ahead.add(&waiter.wants);
-                    true
-                }
+                Admission::Wait(_) | Admission::Away(_) => shut.extend(names()),
+                // It keeps its place in the line.
+                Admission::Drop(queue) => waiter.tell(Come::Drop(queue)),
             }
+            ahead.add(&waiter.wants);
+            true
         });
         state.line = line;
     }

@@ -87,11 +87,9 @@ impl GroupCounts {
         for group in wants.iter().flat_map(Want::all_groups) {
             *wanted.entry(group).or_default() += 1;
         }
-        let each = wants.iter();
-        let each = each.flat_map(|want| want.all_groups().map(move |group| (want, group)));
-        let full = each.filter_map(|(want, group)| {
+        let full = wants.iter().flat_map(Want::all_groups).filter_map(|group| {
             let (met, bound) = match &group.queue {
-                Some(_) => (BoundMet::Key, want.bounds.per_key.as_ref()?.max_depth),
+                Some(of) => (BoundMet::Key, table.of(of)?.per_key.as_ref()?.max_depth),
                 None => {
                     let most = table.tenant(&group.name).filter(|most| *most > 0)?;
                     (BoundMet::Tenant, most)

@@ -31,15 +31,20 @@ impl Before {
 }
 
 impl WantedAhead {
-    /// One more waits.
+    /// One more waits for room.
     pub(super) fn add(&mut self, wants: &[Want]) {
         for want in wants {
             let before = self.queues.entry(Arc::clone(&want.queue)).or_default();
             before.jobs += want.jobs;
             before.bytes += want.bytes();
-            for group in want.all_groups() {
-                *self.groups.entry(group.clone()).or_default() += 1;
-            }
+        }
+        self.add_groups(wants);
+    }
+
+    /// One more waits until its groups have room.
+    pub(super) fn add_groups(&mut self, wants: &[Want]) {
+        for group in wants.iter().flat_map(Want::all_groups) {
+            *self.groups.entry(group.clone()).or_default() += 1;
         }
     }
 

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::estimate::{Counts, LookFound};
 use super::fleet_depth::SharedNumber;
+use super::line::WantedAhead;
 use super::queue::BoundedQueue;
 use super::seen::Away;
 use super::state::{BoundedQueues, Pressure};
@@ -65,6 +66,9 @@ impl StatsAnswer {
     }
 }
 
+/// How a look begins at a queue that is known.
+pub(super) type BeginLook = fn(&mut BoundedQueues, Arc<str>) -> Option<Awaited>;
+
 impl Awaited {
     /// Begins a look at a queue that is known, if none is on its way.
     pub(super) fn look(queues: &mut BoundedQueues, name: Arc<str>) -> Option<Awaited> {
@@ -103,10 +107,15 @@ impl Pressure {
     /// Begins looks for an enqueue that stands in line, at those of its queues of which the last is long enough ago.
     pub fn look_in_line(&self, wants: &[Want], now: Instant) -> Vec<Awaited> {
         let mut state = self.state.lock();
+        // Who waits for a group of its own keeps nobody out.
+        let begin: BeginLook = match self.waits_for_group(wants, &WantedAhead::default()) {
+            true => Awaited::look,
+            false => Awaited::exact_look,
+        };
         let names = wants.iter().map(|want| Arc::clone(&want.queue));
         let looks = names.filter_map(|name| {
             let is_due = state.queues.get(&name)?.estimate.is_due(now);
-            is_due.then(|| Awaited::exact_look(&mut state.queues, name))?
+            is_due.then(|| begin(&mut state.queues, name))?
         });
         looks.collect()
     }

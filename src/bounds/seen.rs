@@ -46,7 +46,7 @@ pub enum Dropped {
     Held,
     /// It waited in the backend's queue, which was told at this point.
     Waiting(Mark),
-    /// There was none.
+    /// There was none, or the backend has not ended it yet.
     None,
 }
 

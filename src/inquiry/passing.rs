@@ -183,13 +183,15 @@ pub(crate) fn may_wait(reply: &Reply) -> bool {
     SCHEDULED.find(&reply.body).is_some()
 }
 
-/// The jobs in the reply to an enqueue.
+/// The jobs in the reply to an enqueue. Some backends answer with the job itself.
 pub(crate) fn stored_jobs(sidecar: &Sidecar, reply: &Reply) -> Vec<NewJob> {
     let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
         return Vec::new();
     };
-    let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
-    let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
+    let jobs = whole.get_exact("jobs");
+    let alone = whole.get_exact("job").or(jobs.is_none().then_some(whole));
+    let jobs = jobs.into_iter().flat_map(|jobs| jobs.items());
+    let each = jobs.chain(alone).filter_map(|job| {
         let waits = job.says("state", "scheduled");
         let due = job.text_of("scheduled_at").filter(|_| waits);
         let queue = mirror::queue(job, &sidecar.subqueues);

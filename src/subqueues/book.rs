@@ -38,11 +38,9 @@ struct BookEntry {
     /// When it last answered, or did not; and when it told those numbers.
     asked_at: Option<Instant>,
     told_at: Option<Instant>,
-    /// Jobs that came to wait for a start, and for a time, since that question.
-    came: u64,
-    later: u64,
-    /// Jobs that were claimed since that question.
-    gone: u64,
+    /// Jobs that came and went so far, and which of them those numbers have in them: several questions may be on their way.
+    moved: QuestionLeft,
+    told_with: QuestionLeft,
     /// Jobs that wait and came through here or through a sibling.
     tagged: u64,
     /// Whose those are.
@@ -207,11 +205,13 @@ pub(super) enum WaitsBehind {
     Unheard(Option<u64>),
 }
 
-/// What had been counted when a question about a subqueue left.
-#[derive(Clone, Copy, Debug)]
+/// How many jobs came to a subqueue and went; of a question, how many had when it left.
+#[derive(Clone, Copy, Default, Debug)]
 pub struct QuestionLeft {
+    /// Jobs that came to wait for a start, and for a time.
     came: u64,
     later: u64,
+    /// Jobs that were claimed.
     gone: u64,
 }
 
@@ -251,9 +251,9 @@ impl SubqueueBook {
         };
         entry.note(moved.whose);
         entry.news_at = Some(Instant::now());
-        entry.came += moved.came;
-        entry.later += moved.later;
-        entry.gone += moved.gone;
+        entry.moved.came += moved.came;
+        entry.moved.later += moved.later;
+        entry.moved.gone += moved.gone;
         entry.tag(moved.whose, moved.came);
         entry.untag(moved.gone);
         entry.note_unclaimed(moved.gone);
@@ -272,7 +272,7 @@ impl SubqueueBook {
     /// A job was claimed from a subqueue.
     pub(super) fn claimed(&mut self, subqueue: Subqueue) {
         if let Some(entry) = self.get(subqueue) {
-            entry.gone += 1;
+            entry.moved.gone += 1;
             entry.untag(1);
             entry.note_unclaimed(1);
         }
@@ -280,12 +280,7 @@ impl SubqueueBook {
 
     /// A question about a subqueue leaves.
     pub(super) fn asks(&mut self, subqueue: Subqueue) -> Option<QuestionLeft> {
-        let entry = self.get(subqueue)?;
-        Some(QuestionLeft {
-            came: entry.came,
-            later: entry.later,
-            gone: entry.gone,
-        })
+        self.get(subqueue).map(|entry| entry.moved)
     }
 
     /// The backend told the numbers of a subqueue. What came since the question left may be in them, and counts beside
@@ -295,10 +290,12 @@ impl SubqueueBook {
         let Some(entry) = self.get(subqueue) else {
             return;
         };
-        let claimed_since = entry.gone.saturating_sub(asked.gone);
-        entry.came = entry.came.saturating_sub(asked.came);
-        entry.later = entry.later.saturating_sub(asked.later);
-        (entry.told, entry.gone) = (Some(told), 0);
+        let claimed_since = entry.moved.gone.saturating_sub(asked.gone);
+        entry.told = Some(told);
+        entry.told_with = QuestionLeft {
+            gone: entry.moved.gone,
+            ..asked
+        };
         (entry.asked_at, entry.told_at) = (Some(Instant::now()), Some(Instant::now()));
         entry.note_unclaimed(0);
         let least = counts.available.saturating_sub(claimed_since);
@@ -310,7 +307,7 @@ impl SubqueueBook {
             true => UnheardJobs::Yes,
             false => UnheardJobs::Perhaps,
         };
-        if entry.waiting() == 0 && entry.later == 0 && counts.later() == 0 {
+        if entry.waiting() == 0 && entry.later() == 0 {
             entry.whose = Whose::Nobodys;
         }
     }
@@ -398,7 +395,7 @@ impl SubqueueBook {
                 continue;
             };
             let heads = heads_of.remove(&Some(subqueue)).unwrap_or_default();
-            let (waiting, later) = (entry.waiting(), entry.later + entry.numbers().later());
+            let (waiting, later) = (entry.waiting(), entry.later());
             if waiting + later == 0 && heads.is_empty() {
                 continue;
             }
@@ -490,7 +487,10 @@ impl SubqueueBook {
             // ids elsewhere.
             scheduled: add(
                 sum.scheduled,
-                entry.numbers().scheduled.map(|told| told + entry.later),
+                entry
+                    .numbers()
+                    .scheduled
+                    .map(|told| told + entry.since_told().later),
             ),
             retryable: add(sum.retryable, entry.numbers().retryable),
         })
@@ -518,7 +518,7 @@ impl BookEntry {
     fn is_shared(&self, held: &BTreeSet<u16>) -> Option<bool> {
         match self.whose {
             _ if held.len() > 1 => Some(true),
-            _ if self.waiting() + self.later + self.numbers().later() == 0 => Some(false),
+            _ if self.waiting() + self.later() == 0 => Some(false),
             Whose::Several => Some(true),
             Whose::One(tag) if held.iter().any(|other| *other != tag) => Some(true),
             Whose::One(_) if self.unheard == UnheardJobs::No => Some(false),
@@ -551,7 +551,23 @@ impl BookEntry {
 
     /// How many jobs wait for a start.
     fn waiting(&self) -> u64 {
-        (self.numbers().available + self.came).saturating_sub(self.gone)
+        let since = self.since_told();
+        (self.numbers().available + since.came).saturating_sub(since.gone)
+    }
+
+    /// How many jobs wait for a time.
+    fn later(&self) -> u64 {
+        self.numbers().later() + self.since_told().later
+    }
+
+    /// What was counted beside the backend's numbers.
+    fn since_told(&self) -> QuestionLeft {
+        let (all, told) = (self.moved, self.told_with);
+        QuestionLeft {
+            came: all.came.saturating_sub(told.came),
+            later: all.later.saturating_sub(told.later),
+            gone: all.gone.saturating_sub(told.gone),
+        }
     }
 
     /// The backend's numbers, as far as it told them.
@@ -562,7 +578,7 @@ impl BookEntry {
     /// Whether jobs wait or run there, or did since the backend was asked.
     fn has_jobs(&self) -> bool {
         let running = self.told.is_some_and(|told| told.beside.0[0] > 0);
-        running || self.gone + self.waiting() + self.numbers().later() + self.later > 0
+        running || self.since_told().gone + self.waiting() + self.later() > 0
     }
 
     fn is_fresh(&self, now: Instant) -> bool {
@@ -572,5 +588,41 @@ impl BookEntry {
         };
         self.asked_at
             .is_some_and(|at| now.saturating_duration_since(at) < fresh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two questions may be on their way at once, and their answers come in any order.
+    #[test]
+    fn what_came_after_a_question_counts_whichever_answer_comes_last() {
+        let one = Subqueue(7);
+        let stored = |book: &mut SubqueueBook, jobs: u64| {
+            let flow = Flow {
+                subqueue: one,
+                tag: 1,
+            };
+            (0..jobs).for_each(|_| book.stored(flow, MayStart::Now));
+        };
+        let told = |available| {
+            let mut told = ToldNumbers::default();
+            told.counts.available = available;
+            told
+        };
+        let mut book = SubqueueBook::default();
+        stored(&mut book, 10);
+        let (first, second) = (book.asks(one).unwrap(), book.asks(one).unwrap());
+        book.told(one, told(10), first);
+        stored(&mut book, 5);
+        book.told(one, told(10), second);
+        assert_eq!(book.waiting_in(one), 15);
+        let earlier = book.asks(one).unwrap();
+        stored(&mut book, 1);
+        let later = book.asks(one).unwrap();
+        book.told(one, told(16), later);
+        book.told(one, told(15), earlier);
+        assert_eq!(book.waiting_in(one), 16);
     }
 }

@@ -168,6 +168,41 @@ async fn who_waits_for_a_queue_shuts_no_other() {
     assert_eq!(waiting(&pair.behind.backend, "b").await, 5);
 }
 
+/// 9.2: a tenant that has its share waits for that, and keeps no room of the queue. Within its share the first to come is
+/// the first served.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_its_share_keeps_no_room_of_the_queue() {
+    let config = format!(
+        "{}[[tenant]]\nid = \"*\"\nlimits = {{ max_queue_depth = 10 }}\n",
+        FILE.replace("= 2", "= 100")
+    );
+    let (_pair, client) = simulated(Lax::spec(), &config).await;
+    let of = |tenant: &str| {
+        let mut job = job("q");
+        job["meta"] = json!({"tenant_id": tenant});
+        job
+    };
+    client.enqueue_all(10, &of("a")).await;
+    let mut blocked = Vec::new();
+    for _ in 0..90 {
+        let (producer, body) = (client.with("ojs-block-timeout", "20"), of("a").to_string());
+        let reply = async move { producer.post("/ojs/v1/jobs", body).await.status };
+        blocked.push(tokio::spawn(reply));
+        sleep(Duration::from_millis(2)).await;
+    }
+    client.enqueue(of("b")).await;
+    let waits = waits_alone(&client, "10");
+    assert_eq!(waits.await.unwrap().0, 201, "another that would wait");
+    assert!(blocked.iter().all(|one| !one.is_finished()));
+    assert_eq!(client.fetch("q", 3).await.len(), 3);
+    sleep(Duration::from_millis(100)).await;
+    let mut served = blocked.into_iter();
+    for first in served.by_ref().take(3) {
+        assert_eq!(first.await.unwrap(), 201);
+    }
+    assert!(served.all(|one| !one.is_finished()));
+}
+
 /// A producer that hangs up leaves the line, and its place goes to the next.
 #[tokio::test(start_paused = true)]
 async fn hanging_up_leaves_the_line() {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use ojs_throttle::backend::EventKind;
+use tokio_util::sync::CancellationToken;
 
 use super::prelude::*;
 use crate::sidecar::answering::answering_by;
@@ -122,40 +123,97 @@ async fn what_had_ended_otherwise_is_not_told_as_dropped() {
     assert_eq!(log.with("id=oldest_dropped"), [""; 0]);
 }
 
-/// One that the backend does not end at once is told of when it is gone, and the nack says all the same why.
-#[tokio::test(start_paused = true)]
-async fn what_is_dropped_late_is_told_when_it_is_gone() {
-    let (given, is_down) = (AtomicBool::new(false), Arc::new(AtomicBool::new(true)));
-    let down = Arc::clone(&is_down);
-    let answers = move |_: &Method, path: &str| match path {
+/// A backend whose first FETCH gives so many jobs. While it fails it ends none of them, and tells of none.
+fn holds(
+    jobs: usize,
+    fails: &Arc<AtomicBool>,
+) -> impl Fn(&Method, &str) -> (u16, String) + 'static {
+    let (given, fails) = (AtomicBool::new(false), Arc::clone(fails));
+    let old =
+        |nth: usize| json!({"id": format!("old-{nth}"), "type": "t.x", "queue": "q", "attempt": 1});
+    let old = json!({"jobs": (0..jobs).map(old).collect::<Vec<_>>()}).to_string();
+    move |_, path| match path {
         "/ojs/v1/jobs" => (201, r#"{"job":{"id":"new"}}"#.to_owned()),
         "/ojs/v1/workers/fetch" if given.swap(true, Ordering::SeqCst) => {
             (200, r#"{"jobs":[]}"#.to_owned())
         }
-        "/ojs/v1/workers/fetch" => {
-            let old = json!({"id": "old", "type": "t.x", "queue": "q", "attempt": 1});
-            (200, json!({"jobs": [old]}).to_string())
-        }
-        "/ojs/v1/workers/nack" | "/ojs/v1/jobs/old" if down.load(Ordering::SeqCst) => {
+        "/ojs/v1/workers/fetch" => (200, old.clone()),
+        _ if fails.load(Ordering::SeqCst)
+            && (path.ends_with("/nack") || path.contains("/jobs/old")) =>
+        {
             (500, "{}".to_owned())
         }
         "/ojs/v1/workers/nack" => (200, r#"{"state":"discarded"}"#.to_owned()),
         _ => (200, r#"{"counts":{"available":0}}"#.to_owned()),
-    };
-    let policy = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 0\n";
-    let config = format!("{ONE}{policy}");
-    let (backend, sidecar, client) = told(&config, Duration::ZERO, answers).await;
+    }
+}
+
+/// None of these jobs may start.
+const NONE_STARTS: &str = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 0\n";
+
+/// One that the backend does not end at once is told of when it is gone, and the nack says all the same why.
+#[tokio::test(start_paused = true)]
+async fn what_is_dropped_late_is_told_when_it_is_gone() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let config = format!("{ONE}{NONE_STARTS}");
+    let (backend, sidecar, client) = told(&config, Duration::ZERO, holds(1, &fails)).await;
     assert!(client.fetch("q", 1).await.is_empty(), "it is held");
     assert_eq!(client.offer("q").await.status, 429, "it has its place yet");
     let admin = sidecar.admin();
     let dropped = "ojs_backpressure_dropped_total{queue=\"q\"}";
     assert_eq!(admin.metric(dropped).await, None);
-    is_down.store(false, Ordering::SeqCst);
+    fails.store(false, Ordering::SeqCst);
     sleep(Duration::from_secs(2)).await;
     assert_eq!(admin.metric(dropped).await, Some(1.0));
     let nacks = backend.bodies("/ojs/v1/workers/nack");
     assert!(nacks.iter().all(|nack| nack.contains("queue_overflow")));
     assert_eq!(client.offer("q").await.status, 201);
+}
+
+/// A job that the backend does not end has its place yet. Enqueues cost that job, and for a second no other behind it.
+#[tokio::test(start_paused = true)]
+async fn enqueues_cost_one_job_where_the_backend_ends_none() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let config = format!("{TWENTY}{NONE_STARTS}");
+    let (backend, sidecar, client) = told(&config, Duration::ZERO, holds(20, &fails)).await;
+    assert!(client.fetch("q", 20).await.is_empty(), "all are held");
+    for _ in 0..6 {
+        full(&client.offer("q").await, "q", 20);
+        sleep(Duration::from_millis(150)).await;
+    }
+    sleep(Duration::from_secs(2)).await;
+    fails.store(false, Ordering::SeqCst);
+    sleep(Duration::from_secs(6)).await;
+    let dropped = "ojs_backpressure_dropped_total{queue=\"q\"}";
+    assert_eq!(sidecar.admin().metric(dropped).await, Some(1.0));
+    let nacks = backend.bodies("/ojs/v1/workers/nack");
+    assert!(nacks.iter().all(|nack| nack.contains("\"old-0\"")));
+}
+
+/// So it is where the backend has just gone, however often producers come. Where it is known to have gone none goes.
+#[tokio::test(start_paused = true)]
+async fn enqueues_cost_one_job_where_the_backend_has_gone() {
+    for (since_look, cost) in [(0, 1), (150, 0)] {
+        let (pair, client) = simulated(Lax::spec(), &format!("{TWENTY}{NONE_STARTS}")).await;
+        client.fill("q", 20).await;
+        assert!(client.fetch("q", 20).await.is_empty(), "all are held");
+        client.fill("q", 1).await;
+        let (net, addr) = (pair.sidecar.net.clone(), pair.behind.addr);
+        let backend = pair.behind.stop().await;
+        sleep(Duration::from_millis(since_look)).await;
+        for _ in 0..20 {
+            assert_eq!(client.offer("q").await.status, 502);
+            sleep(Duration::from_millis(90)).await;
+        }
+        let listener = net.bind(addr).await.unwrap();
+        tokio::spawn(backend.clone().serve(listener, CancellationToken::new()));
+        sleep(Duration::from_secs(8)).await;
+        let ledger = backend.ledger();
+        let gone = ledger.iter().filter(|e| e.kind == EventKind::Discarded);
+        let beside = "one went for the job that was stored";
+        assert_eq!(gone.count(), 1 + cost, "{beside}, {since_look}");
+        pair.sidecar.stop().await;
+    }
 }
 
 /// Jobs that wait in the backend and such as are held, each of which goes for a new one: never more than fit,
@@ -363,6 +421,7 @@ fn queue_of(jobs: &Arc<Mutex<VecDeque<u64>>>) -> impl Fn(&Method, &str) -> (u16,
 }
 
 const ONE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 1\nstrategy = \"drop_oldest\"\n";
+const TWENTY: &str = "[[queue]]\nname = \"q\"\nmax_depth = 20\nstrategy = \"drop_oldest\"\n";
 
 /// A worker takes the old job while a new one comes: there is none to drop, and the new one has its place.
 #[tokio::test(start_paused = true)]
@@ -472,8 +531,7 @@ async fn for_who_is_refused_no_job_goes() {
         };
         (status, body.to_string().into())
     };
-    let policy = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 0\n";
-    let config = format!("{ONE}{policy}");
+    let config = format!("{ONE}{NONE_STARTS}");
     let (backend, _sidecar, client) = answering_by(Duration::ZERO, &config, says).await;
     let send = async |path: &str, login: &str, body: Value| {
         let client = client.with("authorization", login);

@@ -45,6 +45,28 @@ async fn each_tenant_has_its_share() {
     assert_eq!(offer(&client, "a").await.status, 201);
 }
 
+/// Some backends answer an enqueue with the job itself.
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_is_the_job_itself_counts() {
+    let stored = AtomicU64::new(0);
+    let answers = move |_: &Method, path: &str| match path {
+        "/ojs/v1/jobs" => {
+            let id = stored.fetch_add(1, Ordering::SeqCst).to_string();
+            (201, json!({"id": id, "queue": "q"}).to_string())
+        }
+        _ => {
+            let available = stored.load(Ordering::SeqCst);
+            (200, json!({"counts": {"available": available}}).to_string())
+        }
+    };
+    let (_backend, _sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    for _ in 0..3 {
+        assert_eq!(offer(&client, "a").await.status, 201);
+    }
+    full(&offer(&client, "a").await, "a");
+    assert_eq!(offer(&client, "b").await.status, 201);
+}
+
 /// Held jobs are their tenant's until a worker has them.
 #[tokio::test(start_paused = true)]
 async fn held_jobs_are_their_tenant_s() {

@@ -1,6 +1,7 @@
 //! How many jobs of a tenant may wait, over all queues (9.2, and the multi-tenancy text 8.1, 8.2, 9.3, 10.1).
 
 use super::prelude::*;
+use crate::harness::assert_within;
 
 const FILE: &str = "[[tenant]]\nid = \"acme-*\"\nlimits = { max_queue_depth = 2 }\n\
     [[queue]]\nname = \"bounded\"\nmax_depth = 3\n";
@@ -368,6 +369,49 @@ async fn jobs_that_left_unseen_keep_nobody_out() {
     sleep(Duration::from_secs(1)).await;
     assert!(waits.is_finished());
     assert_eq!(waits.await.unwrap(), 201);
+}
+
+/// A tenant that has its share is looked at again and again, while it asks and while it waits. No other producer of its
+/// queue waits for the end of these looks.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_that_has_its_share_keeps_no_other_waiting() {
+    let file = "[[tenant]]\nid = \"acme\"\nlimits = { max_queue_depth = 2 }\n\
+        [[queue]]\nname = \"q\"\nmax_depth = 1000\nstrategy = \"block\"\n";
+    let slow = Duration::from_millis(20);
+    for patience in ["0", "20"] {
+        let stored = AtomicU64::new(0);
+        let answers = move |_: &Method, path: &str| match path {
+            "/ojs/v1/jobs" => {
+                let id = stored.fetch_add(1, Ordering::SeqCst).to_string();
+                (201, json!({"job": {"id": id, "queue": "q"}}).to_string())
+            }
+            _ => {
+                let available = stored.load(Ordering::SeqCst);
+                (200, json!({"counts": {"available": available}}).to_string())
+            }
+        };
+        let (backend, _sidecar, client) = told(file, slow, answers).await;
+        for _ in 0..2 {
+            assert_eq!(offer(&client, "q", Some("acme")).await.status, 201);
+        }
+        let full = client.with("ojs-block-timeout", patience);
+        let full = tokio::spawn(async move {
+            loop {
+                refused(&offer(&full, "q", Some("acme")).await, "acme", 2);
+                sleep(Duration::from_millis(10)).await;
+            }
+        });
+        let before = backend.asked(Method::GET, "queues/q");
+        for _ in 0..60 {
+            sleep(Duration::from_millis(33)).await;
+            let begun = Instant::now();
+            assert_eq!(offer(&client, "q", None).await.status, 201);
+            assert_within(begun.elapsed(), slow * 5 / 4, patience);
+        }
+        let looks = backend.asked(Method::GET, "queues/q") - before;
+        assert!(looks >= 20, "only {looks}: {patience}");
+        full.abort();
+    }
 }
 
 /// A tenant in many queues: each refusal asks about some of them, so that all are asked about in the end.

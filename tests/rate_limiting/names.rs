@@ -316,6 +316,21 @@ async fn no_spelling_goes_around_a_limit() {
     }
 }
 
+/// Options that are no object are the backend's to refuse: no name is written in their place.
+#[tokio::test(start_paused = true)]
+async fn options_that_are_no_object_are_left_as_they_are() {
+    let config = SPLIT.replace("\"mail\"", "\"default\"");
+    let (pair, client) = simulated(Lax::spec(), &config).await;
+    let direct = Client::new(&pair.sidecar.net, pair.behind.addr);
+    for options in ["[]", "\"x\"", "7", "false", "null", "{}"] {
+        let job =
+            format!(r#"{{"type":"t","args":[],"meta":{{"tenant":"acme"}},"options":{options}}}"#);
+        let reply = client.post("/ojs/v1/jobs", job.clone()).await;
+        let theirs = direct.post("/ojs/v1/jobs", job).await;
+        assert_eq!(reply.status, theirs.status, "{options}: {}", reply.text());
+    }
+}
+
 /// A body that only some readers understand is refused where it may name a subqueue.
 #[tokio::test(start_paused = true)]
 async fn what_only_some_can_read_names_none() {

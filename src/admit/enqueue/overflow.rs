@@ -76,10 +76,12 @@ async fn drop_one_of(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest> {
         return drop_available(proxy, queue, scope).await;
     };
     let id = held.claimed.job.clone();
-    let open = drop::end_held(proxy, held, DropReason::FullQueue).await;
-    // It is told of when it is gone.
-    drop::drop_soon(proxy, open.into_iter().collect(), DropReason::FullQueue);
-    Some((id, Dropped::Held))
+    let Some(open) = drop::end_held(proxy, held, DropReason::FullQueue).await else {
+        return Some((id, Dropped::Held));
+    };
+    // It makes room and is told of when it is gone. Until then no other is to go in its place.
+    drop::drop_soon(proxy, vec![open], DropReason::FullQueue);
+    None
 }
 
 async fn drop_available(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest> {

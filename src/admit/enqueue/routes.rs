@@ -56,7 +56,10 @@ pub(super) fn of(
 ) -> Option<Routed> {
     let (json, options, queue) = (sent.json, sent.options, &*sent.queue);
     let sidecar = &proxy.sidecar;
-    if sidecar.subqueues.writes(queue) != Writes::Yes || excludes_others(json, options) {
+    // What no queue can be written into is the backend's to refuse.
+    let is_readable = options.is_none_or(|all| all.is_null() || all.kind() == Kind::Object);
+    let writes = is_readable && sidecar.subqueues.writes(queue) == Writes::Yes;
+    if !writes || excludes_others(json, options) {
         return None;
     }
     let tenant = sidecar.live().trusted(job::tenant(&parts.headers));
@@ -130,8 +133,8 @@ impl Routed {
         match (said, options, sent.options) {
             (Some(said), ..) => splice.replace(said.value.range(), name),
             (None, Some(options), _) => splice.add_member(options, "queue", name.as_bytes()),
-            (None, None, Some(other)) => {
-                splice.replace(other.range(), format!("{{\"queue\":{name}}}"))
+            (None, None, Some(null)) => {
+                splice.replace(null.range(), format!("{{\"queue\":{name}}}"))
             }
             (None, None, None) => {
                 splice.add_member(

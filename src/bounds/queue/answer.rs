@@ -10,6 +10,7 @@ use crate::bounds::OverflowStrategy;
 use crate::estimate::{HeldCount, NEAR};
 use crate::groups::FullGroup;
 use crate::line::Before;
+use crate::look::{Awaited, BeginLook};
 use crate::seen::Away;
 use crate::want::{BoundMet, BoundUsage, Full, Now, Want};
 
@@ -31,8 +32,8 @@ pub(crate) struct QueueAsk<'a> {
 pub(crate) enum QueueAnswer {
     /// It fits. `look_soon`: the backend should be asked for the depth, and nobody waits for that.
     Fits { look_soon: bool },
-    /// Nobody knows until the backend is asked.
-    Look,
+    /// Nobody knows until the backend is asked, by a look that begins so.
+    Look(BeginLook),
     /// The backend must be asked, and was just found away.
     Away(Away),
     /// It fits once the store has granted places for it.
@@ -51,12 +52,14 @@ impl BoundedQueue {
             Some(never) if !never.may_ever_fit() => return QueueAnswer::Full(Box::new(never)),
             full => full,
         };
-        let left = match full {
-            None => self.part_left(ask),
-            Some(_) => None,
+        let left = match (&full, ask.group) {
+            (None, _) => self.part_left(ask),
+            // How many of a group wait is not unsure by what is on its way.
+            (Some(_), Some(_)) => Some(0.0),
+            (Some(_), None) => None,
         };
         if self.must_look(left, ask) {
-            return self.look(ask.now.at);
+            return self.look(ask);
         }
         let goes = match full {
             None => 0,
@@ -70,9 +73,9 @@ impl BoundedQueue {
             return QueueAnswer::Full(Box::new(full));
         }
         if goes > 0 {
-            return match self.estimate.is_looking() {
-                true => self.look(ask.now.at),
-                false => QueueAnswer::Drop,
+            return match self.look(ask) {
+                QueueAnswer::Look(_) if !self.estimate.is_looking() => QueueAnswer::Drop,
+                first => first,
             };
         }
         if self.needs_places(ask) {
@@ -98,9 +101,14 @@ impl BoundedQueue {
     }
 
     /// The answer where the backend must be asked.
-    fn look(&self, now: Instant) -> QueueAnswer {
-        let away = self.away_at(now).cloned();
-        away.map_or(QueueAnswer::Look, QueueAnswer::Away)
+    fn look(&self, ask: &QueueAsk<'_>) -> QueueAnswer {
+        // Who has to wait for a group of its own keeps nobody out of the queue.
+        let begin = match ask.group {
+            Some(_) => Awaited::look,
+            None => Awaited::exact_look,
+        };
+        let away = self.away_at(ask.now.at).cloned();
+        away.map_or(QueueAnswer::Look(begin), QueueAnswer::Away)
     }
 
     /// The answer to an enqueue that does not fit, as far as is known. Where the backend was just found away there may be

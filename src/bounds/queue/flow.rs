@@ -112,7 +112,7 @@ impl BoundedQueue {
     /// Takes over the numbers that a look found.
     pub(crate) fn correct(&mut self, found: &LookFound, now: Instant, mark: Mark) {
         let (counts, held) = (&found.counts, found.held);
-        if counts.available == 0 {
+        if counts.available == 0 && held.jobs == 0 {
             // That an empty queue gave nothing up tells nothing of a full one.
             self.undroppable = None;
         }
