@@ -95,7 +95,7 @@ crate::scenarios! {
     bounds::given_back: 4 limit;
     bounds::lost_answers: 2 limit;
     limits::alone_and_together: 80 / 10 limit each;
-    limits::own: 24 / 3 limit each;
+    limits::own: 24 / 4 limit each;
     limits::basics: 25 / 5 limit;
     limits::reloaded_under_load: 4 limit;
     limits::reloaded_to_be_limited: 10;

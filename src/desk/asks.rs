@@ -9,6 +9,10 @@ use tokio::time::Instant;
 
 /// The most queues that are remembered.
 const MOST: usize = 1_000;
+/// The longest name of a queue that is remembered, in bytes. Requests may name any, and the backend may refuse them.
+pub(super) const LONGEST_NAME: usize = 255;
+/// How long it is remembered that a queue was asked for. Nobody looks further back.
+const LASTS: Duration = Duration::from_secs(60);
 
 /// When FETCHes passed as they came, by their queues.
 #[derive(Default, Debug)]
@@ -29,7 +33,7 @@ impl PassedFetches {
             *unread = Some(now);
             return;
         };
-        for queue in queues {
+        for queue in queues.iter().filter(|name| name.len() <= LONGEST_NAME) {
             if let Some(last) = by_queue.get_mut(queue) {
                 *last = now;
             } else if by_queue.len() < MOST {
@@ -42,10 +46,47 @@ impl PassedFetches {
         }
     }
 
+    /// Forgets those of long before `now`.
+    pub(crate) fn forget_unused(&self, now: Instant) {
+        let by_queue = &mut self.0.lock().by_queue;
+        by_queue.retain(|_, at| now.saturating_duration_since(*at) < LASTS);
+        by_queue.shrink_to(2 * by_queue.len());
+    }
+
     /// Whether no FETCH of the last `since` can have been for this queue.
     pub(crate) fn is_silent(&self, queue: &str, since: Duration) -> bool {
+        if queue.len() > LONGEST_NAME {
+            return false;
+        }
         let FetchTimes { by_queue, unread } = &*self.0.lock();
         let last = by_queue.get(queue).copied().max(*unread);
         last.is_none_or(|last| last.elapsed() >= since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_asked_for_is_forgotten_and_long_names_are_not_noted() {
+        let (asks, second) = (PassedFetches::default(), Duration::from_secs(1));
+        let long = "x".repeat(LONGEST_NAME + 1);
+        let noted = |queue: &str| asks.note(Some(&[Arc::from(queue)]), Instant::now());
+        let known = || asks.0.lock().by_queue.len();
+        noted(&long);
+        noted(&"x".repeat(LONGEST_NAME));
+        noted("q");
+        assert_eq!(known(), 2);
+        assert!(!asks.is_silent("q", second) && asks.is_silent("p", second));
+        assert!(!asks.is_silent(&long, second), "nobody knows");
+        tokio::time::advance(LASTS - second).await;
+        noted("q");
+        asks.forget_unused(Instant::now());
+        assert_eq!(known(), 2);
+        tokio::time::advance(second).await;
+        asks.forget_unused(Instant::now());
+        assert_eq!(known(), 1);
+        assert!(!asks.is_silent("q", 2 * second));
     }
 }

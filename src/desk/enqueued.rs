@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Sidecar;
+use super::asks::LONGEST_NAME;
 use crate::json::{self, Json};
 use crate::policy::job::filed;
 use crate::wire::ojs::DEPTH;
@@ -43,8 +44,11 @@ impl LimitedQueues {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// A limited job is being enqueued to this queue.
+    /// A limited job is being enqueued to this queue. The backend may refuse it, so a long name is not remembered.
     pub(crate) fn note(&self, queue: &Arc<str>) {
+        if queue.len() > LONGEST_NAME {
+            return;
+        }
         let mut queues = self.queues.lock();
         if queues.len() < MOST_QUEUES || queues.contains_key(queue) {
             queues.insert(Arc::clone(queue), Instant::now());
@@ -107,6 +111,8 @@ mod tests {
     async fn a_queue_is_limited_for_an_hour() {
         let (limited, queue) = (LimitedQueues::default(), Arc::from("q"));
         assert!(!limited.has("q") && !limited.any());
+        limited.note(&Arc::from("x".repeat(LONGEST_NAME + 1)));
+        assert!(!limited.any(), "names come from requests");
         limited.note(&queue);
         assert!(limited.has("q") && !limited.has("p"));
         tokio::time::advance(LASTS - Duration::from_secs(1)).await;

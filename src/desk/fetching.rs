@@ -123,6 +123,7 @@ impl Fetching {
     pub(crate) fn forget_unused(&self, now: Instant) {
         self.backlogs.forget_unused(now);
         self.limited.forget_unused(now);
+        self.asks.forget_unused(now);
     }
 }
 

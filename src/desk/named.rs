@@ -1,6 +1,7 @@
 //! The job keys that were named so far, so that they can be listed and shown, and the jobs that are known to
 //! wait for them in the backend.
 
+use std::borrow::Borrow;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -189,6 +190,27 @@ fn job_keys(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
     each_key(limited).filter(|(_, one)| one.space == Space::Job)
 }
 
+/// These limits with what a start of each job key counts in besides, by its first limit; `None`: nothing.
+pub(crate) fn counted_beside<B: Borrow<Beside>>(
+    limited: &[Limited],
+    beside: impl Fn(&Limited) -> Option<B>,
+) -> Option<Arc<[Limited]>> {
+    let mut all = None;
+    for (nth, one) in job_keys(limited) {
+        let own = limited.iter().filter(|other| other.shares_key(one));
+        let own = own.map(|own| &own.limits);
+        let Some(missing) = beside(one).and_then(|of| of.borrow().of(own)) else {
+            continue;
+        };
+        let all = all.get_or_insert_with(|| limited.to_vec());
+        if let Some(one) = all.get_mut(nth) {
+            one.limits.rates.extend(missing.rates);
+            one.limits.throttle = one.limits.throttle.or(missing.throttle);
+        }
+    }
+    all.map(Arc::from)
+}
+
 impl Book {
     /// A job is limited by these. Says whether it is to be looked up of one of its keys what counts beside.
     fn name(&mut self, limited: &Arc<[Limited]>) -> bool {
@@ -281,20 +303,8 @@ impl KnownKeys {
         if !self.any_beside.load(Ordering::Relaxed) {
             return None;
         }
-        let (book, mut all) = (self.open(), None);
-        for (nth, one) in job_keys(limited) {
-            let beside = book.keys.get(&one.key).and_then(|of| of.beside.as_ref());
-            let own = limited.iter().filter(|other| other.shares_key(one));
-            let Some(beside) = beside.and_then(|of| of.of(own.map(|own| &own.limits))) else {
-                continue;
-            };
-            let all = all.get_or_insert_with(|| limited.to_vec());
-            if let Some(one) = all.get_mut(nth) {
-                one.limits.rates.extend(beside.rates);
-                one.limits.throttle = one.limits.throttle.or(beside.throttle);
-            }
-        }
-        all.map(Arc::from)
+        let book = self.open();
+        counted_beside(limited, |one| book.keys.get(&one.key)?.beside.as_deref())
     }
 
     /// A job is limited by these.

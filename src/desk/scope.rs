@@ -144,13 +144,14 @@ impl Scopes {
 
     /// Forgets what the backend never accepted and nobody used since this was last called.
     pub(crate) fn forget_unused(&self) {
-        let mut known = self.known.lock();
-        let uses = known.uses;
-        let before = std::mem::replace(&mut known.uses_before, uses);
+        let known = &mut *self.known.lock();
+        let before = std::mem::replace(&mut known.uses_before, known.uses);
         let all = &mut known.credentials;
         all.retain(|_, of| of.accepted || of.used > before);
-        let len = all.len();
-        all.shrink_to(2 * len);
+        known.scopes.retain(|_, scope| all.contains_key(scope));
+        let len = 2 * all.len();
+        all.shrink_to(len);
+        known.scopes.shrink_to(len);
     }
 
     /// The backend gave jobs to a request of this scope with these headers, or took some of it, so what is made
@@ -401,6 +402,8 @@ mod tests {
         assert!(!known(worker) && known(lender.scope));
         assert_eq!(scopes.credentials(lender.scope).tenant.unwrap(), "t");
         assert!(scopes.known.lock().credentials.capacity() < 100);
+        assert_eq!(scopes.known.lock().scopes.len(), 1, "as they were sent");
+        assert!(scopes.known.lock().scopes.capacity() < 100);
     }
 
     #[test]

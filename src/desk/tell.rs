@@ -251,7 +251,7 @@ fn about<'a>(sidecar: &Sidecar, held: &'a Held, space: Space, key: &'a Key) -> O
         return None;
     }
     let job = Json::parse(&held.body, REPLY_DEPTH).ok();
-    let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
+    let [kind, meta] = job.map_or([None; 2], |job| job.pick_exact(["type", "meta"]));
     Some(About {
         claimed: &held.claimed,
         key: space.name_of(key),

@@ -378,7 +378,11 @@ pub(super) fn relabel(
     scheduled_at: Option<Timestamp>,
     splice: &mut Splice,
 ) {
-    let is_active = |job: Json<'_>| job.get("state")?.text().map(|state| state == "active");
+    let is_active = |job: Json<'_>| {
+        job.get_exact("state")?
+            .text()
+            .map(|state| state == "active")
+    };
     let scheduled_at = scheduled_at.filter(|_| is_active(job) == Some(true));
     let (state, at) = match scheduled_at {
         Some(at) => ("\"scheduled\"", Some(quote(&rfc3339(at)))),

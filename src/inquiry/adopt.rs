@@ -420,7 +420,7 @@ pub(crate) fn running(
     before: &LimitedBefore,
 ) -> Option<Claimed> {
     let [id, kind, queue, state, attempt, started] =
-        job.pick(["id", "type", "queue", "state", "attempt", "started_at"]);
+        job.pick_exact(["id", "type", "queue", "state", "attempt", "started_at"]);
     let text = |value: Option<Json<'_>>| value.and_then(|v| v.text()).map(|v| v.into_owned());
     let (Some(id), Some("active")) = (text(id), text(state).as_deref()) else {
         return None;

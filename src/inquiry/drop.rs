@@ -257,8 +257,10 @@ const GONE: &str = "gone";
 /// A job's state in an answer: beside `job`, or in it.
 fn state_in(body: &[u8]) -> Option<String> {
     let whole = Json::parse(body, REPLY_DEPTH).ok()?;
-    let inside = whole.get_exact("job").and_then(|job| job.get("state"));
-    Some(whole.get("state").or(inside)?.text()?.into_owned())
+    let inside = whole
+        .get_exact("job")
+        .and_then(|job| job.get_exact("state"));
+    Some(whole.get_exact("state").or(inside)?.text()?.into_owned())
 }
 
 fn final_nack(held: &Held, why: DropReason) -> String {

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::job;
 use crate::desk::{Sidecar, named};
 use crate::hold::Pick;
-use crate::limit::{Limited, Limits, Space, Timestamp};
+use crate::limit::{Beside, Limited, Limits, Space, Timestamp};
 use crate::policy::price::one_price;
 use crate::policy::{self, strictest};
 use crate::store::{LedgerExt, Override, Overrides};
@@ -86,13 +86,23 @@ pub(crate) fn set_for_queue(sidecar: &Sidecar, queue: &str) -> Option<Arc<Overri
     overrides.get(Space::Queue, &policy::queue_key(queue), sidecar.store.now())
 }
 
-/// `limited` as the store is asked for one start: those of now, and beside them what other jobs of its keys name.
+/// `limited` as the store is asked for one start: those of now, and beside them what other jobs of its keys name. What is
+/// set stands in place of written windows for a while. Starts count there all the same, or its end would refill them.
 pub(crate) fn asked<'a>(
     sidecar: &Sidecar,
     queue: &str,
     limited: &'a Arc<[Limited]>,
 ) -> Cow<'a, Arc<[Limited]>> {
-    let now = limits_now(sidecar, queue, limited);
+    let mut now = limits_now(sidecar, queue, limited);
+    let written = |one: &Limited| {
+        let of_key = limited.iter().filter(|written| written.shares_key(one));
+        Some(Beside::written(of_key.map(|written| &written.limits)))
+    };
+    if let Cow::Owned(set) = &now
+        && let Some(all) = named::counted_beside(set, written)
+    {
+        now = Cow::Owned(all);
+    }
     match sidecar.control.named.with_beside(&now) {
         Some(all) => Cow::Owned(all),
         None => now,

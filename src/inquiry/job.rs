@@ -51,20 +51,6 @@ pub(crate) struct ClaimOrigin<'a> {
 }
 
 impl ClaimOrigin<'_> {
-    /// The queue that a job came from. What it says is only believed among those that were asked:
-    /// some backends let a producer's own top-level `queue` overwrite the real one, and a job held
-    /// under a name that no FETCH asks for would never leave.
-    fn queue_of<'a>(&self, said: impl FnOnce() -> Option<Cow<'a, str>>) -> Arc<str> {
-        if let [only] = self.lanes {
-            return Arc::clone(&only.queue);
-        }
-        let said = said();
-        let shown = said.as_deref().unwrap_or("default");
-        let asked = self.lanes.iter().find(|asked| *asked.queue == *shown);
-        let asked = asked.or(self.lanes.first());
-        asked.map_or_else(|| Arc::from(shown), |asked| Arc::clone(&asked.queue))
-    }
-
     /// The subqueue that a job came from.
     fn subqueue_of(&self, shown: Option<Json<'_>>, subqueues: &Subqueues) -> Option<Subqueue> {
         if let [only] = self.subqueues {
@@ -84,7 +70,25 @@ impl ClaimOrigin<'_> {
     }
 }
 
-/// A job as a reply shows it: all of it, and the members that count here.
+/// The queue that a job came from. What it says is only believed among those that were asked: some backends let a
+/// producer's own top-level `queue` overwrite the real one, and a job held under a name that no FETCH asks for would never
+/// leave.
+fn queue_among<'q, 'a>(
+    mut asked: impl ExactSizeIterator<Item = &'q Arc<str>> + Clone,
+    said: impl FnOnce() -> Option<Cow<'a, str>>,
+) -> Arc<str> {
+    let first = asked.clone().next();
+    if let (Some(only), 1) = (first, asked.len()) {
+        return Arc::clone(only);
+    }
+    let said = said();
+    let shown = said.as_deref().unwrap_or("default");
+    let asked = asked.find(|asked| ***asked == *shown).or(first);
+    asked.map_or_else(|| Arc::from(shown), Arc::clone)
+}
+
+/// A job as a reply shows it: all of it, and the members that count here. Backends write their names in small letters:
+/// others are unknown members that a producer sent.
 pub(crate) struct Shown<'a> {
     pub(crate) job: Json<'a>,
     members: [Option<Json<'a>>; MEMBERS.len()],
@@ -103,21 +107,18 @@ const MEMBERS: [&str; 7] = [
 impl<'a> Shown<'a> {
     /// A job that was read already.
     pub(crate) fn of(job: Json<'a>) -> Shown<'a> {
-        let members = job.pick(MEMBERS);
+        let members = job.pick_exact(MEMBERS);
         Shown { job, members }
     }
 
     /// What limits look at in a job that went to a worker which asked for these queues; `None`: it has no id.
     pub(crate) fn seen(&self, asked: &[Arc<str>]) -> Option<SeenJob<'a>> {
         let [id, kind, queue, priority, _, meta, _] = self.members;
-        let said = || queue?.text();
+        let said = || mirror::filed(self.job).or_else(|| queue?.text());
         Some(SeenJob {
             id: id?.text()?,
             kind: kind.and_then(|kind| kind.text()).unwrap_or_default(),
-            queue: match asked {
-                [only] => Arc::clone(only),
-                _ => Arc::from(said().as_deref().unwrap_or("default")),
-            },
+            queue: queue_among(asked.iter(), said),
             priority: priority_of(priority),
             meta,
         })
@@ -150,7 +151,7 @@ impl<'a> Shown<'a> {
                 // The last of a name counts.
                 shown.clear();
                 jobs = Some(reader.items(|reader| {
-                    let (job, members) = reader.pick(MEMBERS)?;
+                    let (job, members) = reader.pick_exact(MEMBERS)?;
                     shown.push(Shown { job, members });
                     Ok(())
                 })?);
@@ -248,7 +249,8 @@ pub(crate) fn read_job(
     let filed = || brings.then(|| mirror::filed(job)).flatten();
     let said = queue.filter(|_| reading.has_subqueues);
     let subqueue = origin.subqueue_of(said, &sidecar.subqueues);
-    let queue = origin.queue_of(|| filed().or_else(|| queue?.text()));
+    let asked = origin.lanes.iter().map(|lane| &lane.queue);
+    let queue = queue_among(asked, || filed().or_else(|| queue?.text()));
     let attempt = attempt.and_then(|a| a.u32());
     sidecar.backend.saw_attempt(attempt);
     let own = match brings {
@@ -346,7 +348,7 @@ fn priority_of(said: Option<Json<'_>>) -> i32 {
 /// Everything that limits a held job under `live`.
 pub(super) fn limits_again(held: &Held, live: &Live) -> Arc<[Limited]> {
     let job = Json::parse(&held.body, REPLY_DEPTH).ok();
-    let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
+    let [kind, meta] = job.map_or([None; 2], |job| job.pick_exact(["type", "meta"]));
     let kind = kind_of(kind, live);
     let view = JobView {
         id: Some(&held.claimed.job),
@@ -372,7 +374,7 @@ pub(crate) fn priced(
 ) -> Arc<[Limited]> {
     let member = |name: &str| match name {
         "meta" => view.meta,
-        _ => job.get(name),
+        _ => job.get_exact(name),
     };
     for nth in 0..limits.len() {
         let Some((one, rule)) = limits
@@ -441,6 +443,26 @@ pub(crate) fn tenant(headers: &http::HeaderMap) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::config::Settings;
+
+    /// What a backend shows as the queue may be a producer's own member.
+    #[test]
+    fn a_job_that_passed_is_of_a_queue_that_was_asked() {
+        let asked = ["mail", "default"].map(Arc::from);
+        for (job, queue) in [
+            (r#"{"id":"a","queue":"default"}"#, "default"),
+            (r#"{"id":"a","queue":"made up"}"#, "mail"),
+            (r#"{"id":"a"}"#, "default"),
+            (
+                r#"{"id":"a","queue":"mail","meta":{"ojs.rate_limit.mirror":{"queue":"default"}}}"#,
+                "default",
+            ),
+        ] {
+            let shown = Shown::of(Json::parse(job.as_bytes(), 8).unwrap());
+            assert_eq!(&*shown.seen(&asked).unwrap().queue, queue, "{job}");
+            let only = shown.seen(&asked[..1]).unwrap().queue;
+            assert_eq!(&*only, "mail", "{job}");
+        }
+    }
 
     /// Jobs of one list share it, unless they say a cost that is not the default.
     #[test]

@@ -177,7 +177,7 @@ pub(crate) async fn shown_active(proxy: &Proxy, claimed: &Claimed) -> Option<boo
 /// Whether a reply shows a job as active, in the attempt in which it was `claimed`.
 fn is_active(reply: &[u8], claimed: Option<u32>) -> Option<bool> {
     let job = job_in(reply)?;
-    let state = job.get("state")?.text()?;
+    let state = job.get_exact("state")?.text()?;
     let same = attempt_since(claimed, job).is_none_or(Ordering::is_eq);
     Some(state == "active" && same)
 }
@@ -185,7 +185,7 @@ fn is_active(reply: &[u8], claimed: Option<u32>) -> Option<bool> {
 /// How the attempt that the backend shows of a job now compares to that in which it was `claimed`; `None`: one of them
 /// was not shown, so nothing follows from it. Nobody may take that for attempt 0, which is a first one on some backends.
 pub(crate) fn attempt_since(claimed: Option<u32>, job: Json<'_>) -> Option<Ordering> {
-    let now = job.get("attempt")?.int()?;
+    let now = job.get_exact("attempt")?.int()?;
     Some(now.cmp(&i64::from(claimed?)))
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn named(reply: &[u8]) -> Vec<Cow<'_, str>> {
     let Ok(whole) = Json::parse(reply, REPLY_DEPTH) else {
         return Vec::new();
     };
-    let extended = whole.get("jobs_extended");
+    let extended = whole.get_exact("jobs_extended");
     let ids = extended.into_iter().flat_map(|ids| ids.items());
     ids.filter_map(|id| id.text()).collect()
 }

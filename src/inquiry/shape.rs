@@ -38,11 +38,6 @@ pub(crate) const POLICY_IS_STRICTER: &str = "what is set for all keys of its pol
 pub(crate) const FILE_IS_STRICTER: &str = "the [[queue]] of the file is stricter than what is set here, and all must allow: \
     loosen it in the file";
 
-/// Beside a rate of another window than the file has; and what helps where that is of a budget.
-pub(crate) const OTHER_WINDOWS: &str =
-    "what starts while this is set counts in its window alone, and is missing in the file's";
-pub(crate) const SET_USED: &str = ": `--used` sets what was used";
-
 /// Beside a pause of what does not let its jobs wait.
 pub(crate) const DISCARDED: &str = "JOBS ARE DISCARDED while this is paused, because on_limit is \"drop\": resume it, or write \
     on_limit = \"wait\" into the file first";

@@ -246,7 +246,7 @@ async fn read_again(proxy: &Proxy, claimed: &Claimed, sent: Instant) -> Again {
         sent,
         mark,
     };
-    let state = job.get("state").and_then(|state| state.text());
+    let state = job.get_exact("state").and_then(|state| state.text());
     let live = sidecar.live();
     let mut reading = job::reading(sidecar, &reply, &origin, &live, Instant::now());
     reading.claimed_at = claimed.claimed_at;

@@ -21,6 +21,9 @@ pub struct Reader<'a> {
     repeats: bool,
 }
 
+/// A value, with the members of it that were looked for.
+type Picked<'a, const N: usize> = Result<(Json<'a>, [Option<Json<'a>>; N]), JsonError>;
+
 impl<'a> Json<'a> {
     /// Checks that `text` is exactly one JSON value (RFC 8259), with at most `depth` arrays and objects
     /// inside each other: with a `depth` of 0 only a scalar passes.
@@ -72,17 +75,31 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// See [`Reader::value`].
-    pub fn pick<const N: usize>(
+    pub fn pick<const N: usize>(&mut self, names: [&str; N]) -> Picked<'a, N> {
+        self.pick_by(names, |written, name| written.folds_to(name))
+    }
+
+    /// Reads one value; of an object also members, as [`Json::pick_exact`] finds them.
+    ///
+    /// # Errors
+    /// See [`Reader::value`].
+    pub fn pick_exact<const N: usize>(&mut self, names: [&str; N]) -> Picked<'a, N> {
+        self.pick_by(names, |written, name| written.is(name))
+    }
+
+    #[inline]
+    fn pick_by<const N: usize>(
         &mut self,
         names: [&str; N],
-    ) -> Result<(Json<'a>, [Option<Json<'a>>; N]), JsonError> {
+        is: impl Fn(Name<'_>, &str) -> bool,
+    ) -> Picked<'a, N> {
         let (mut found, mut repeats) = ([None; N], false);
         let lengths = Lengths::of(&names);
         let whole = self.members(|name, reader| {
             let value = reader.value()?;
             if lengths.may_have(name) {
                 for (slot, wanted) in found.iter_mut().zip(&names) {
-                    if name.folds_to(wanted) {
+                    if is(name, wanted) {
                         repeats |= slot.replace(value).is_some();
                     }
                 }

@@ -18,7 +18,7 @@ impl Rate {
     }
 
     /// Whether it limits something: no number that people set is so large as that of one which counts alone.
-    fn has_limit(&self) -> bool {
+    pub(super) fn has_limit(&self) -> bool {
         self.limit != NonZeroU32::MAX
     }
 }
@@ -67,12 +67,23 @@ impl Beside {
         both.of(one).is_some() || both.of(other).is_some()
     }
 
+    /// What the limits of one job name of the key, where others stand in place of them.
+    pub fn written<'a>(limits: impl Iterator<Item = &'a Limits>) -> Beside {
+        let mut written = Beside::default();
+        written.remember(limits, MOST);
+        written
+    }
+
     /// A job names the key with these.
     pub fn see<'a>(&mut self, limits: impl Iterator<Item = &'a Limits>) {
+        self.remember(limits, MOST_BESIDE);
+    }
+
+    fn remember<'a>(&mut self, limits: impl Iterator<Item = &'a Limits>, most: usize) {
         for limits in limits {
             self.is_spaced |= limits.throttle.is_some();
             for rate in &limits.rates {
-                if self.rates.len() < MOST_BESIDE && !self.rates.iter().any(|of| of.is_like(rate)) {
+                if self.rates.len() < most && !self.rates.iter().any(|of| of.is_like(rate)) {
                     self.rates.push(rate.counted_alone());
                 }
             }

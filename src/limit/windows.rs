@@ -218,9 +218,10 @@ impl Windows {
         self.get(rate)?.opens(limit + 1, at)
     }
 
-    /// When the key has a place for the window of `rate`; `None`: it has one now.
+    /// When the key has a place for the window of `rate`; `None`: it has one now, or needs none. Nothing waits for a window
+    /// that only counts.
     pub(super) fn has_place_at(&self, rate: &Rate, now: Timestamp) -> Option<Timestamp> {
-        if self.iter().len() < MOST || self.get(rate).is_some() {
+        if self.iter().len() < MOST || self.get(rate).is_some() || !rate.has_limit() {
             return None;
         }
         let counting = self.iter().filter_map(|window| window.empties(now));
@@ -230,7 +231,8 @@ impl Windows {
         }
     }
 
-    /// Counts a start of this cost at `at` in the window of `rate`, which is made if need be.
+    /// Counts a start of this cost at `at` in the window of `rate`, which is made if need be. One that only counts is not
+    /// made where there is no place.
     pub(super) fn add(&mut self, rate: &Rate, at: Timestamp, cost: u32, now: Timestamp) {
         if let Some(window) = self.get_mut(rate) {
             return window.add(at, cost, now);
@@ -244,7 +246,9 @@ impl Windows {
                 if windows.len() >= MOST {
                     windows.retain(|window| window.count(now) > 0);
                 }
-                windows.push(window);
+                if windows.len() < MOST || rate.has_limit() {
+                    windows.push(window);
+                }
                 Windows::More(windows)
             }
         };

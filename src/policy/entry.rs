@@ -63,6 +63,14 @@ impl Policy {
         }
     }
 
+    /// Whether some job that it matches may have this key. `false` is certain.
+    pub(super) fn may_give(&self, key: &Key) -> bool {
+        let skips = self.key_missing == KeyMissing::Skip;
+        self.key.may_give_with(key, |of, value| {
+            !(skips && value.is_empty()) && self.matching.may_have(of, value)
+        })
+    }
+
     pub(super) fn under(&self, key: Key, job: &JobView<'_>) -> Limited {
         let (limits, name) = (self.limits.clone(), Arc::clone(&self.name));
         Limited {

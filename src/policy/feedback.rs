@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::json_path::scalar;
 use super::matcher::Pattern;
-use super::vendor::{GENERIC, Vendor, VendorHead, seconds};
+use super::vendor::{GENERIC, Vendor, VendorHead, date, seconds};
 use ojs_duration as duration;
 use ojs_json::{Json, Kind};
 use ojs_limit::{Timestamp, fingerprint};
@@ -110,7 +110,7 @@ impl Feedback {
         let details = error.get("details");
         let places = || [Some(error), details].into_iter().flatten();
         let until = places().filter_map(|place| moment(place.get("rate_limit_until")?));
-        let after = places().filter_map(|place| Some(now.plus(delay(place.get("retry_after")?)?)));
+        let after = places().filter_map(|place| later(place.get("retry_after")?, now));
         let headers = || {
             let head = VendorHead::read(&GENERIC, header_lines(details?));
             let spent = match head.is_of_another_part(key) {
@@ -262,15 +262,23 @@ fn class(line: &str) -> Option<&str> {
     (!class.is_empty() && !class.contains(' ')).then_some(class)
 }
 
-/// What an error says as `rate_limit_until` that is no time with a zone: it shuts nothing, and its worker thinks that it does.
-pub fn unread_until(error: Json<'_>) -> Option<String> {
-    let places = [Some(error), error.get("details")].into_iter().flatten();
-    let mut said = places.filter_map(|place| place.get("rate_limit_until"));
-    let unread = said.find(|value| !value.is_null() && moment(*value).is_none())?;
-    Some(scalar(unread).map_or_else(
-        || "no text".to_owned(),
-        |text| text.chars().take(64).collect(),
-    ))
+/// The signal of an error that is none of its forms, and what it says: it shuts nothing, and its worker thinks that it does.
+pub fn unread_signal(error: Json<'_>) -> Option<(&'static str, String)> {
+    let places = || [Some(error), error.get("details")].into_iter().flatten();
+    let unread = |name: &'static str, is_read: fn(Json<'_>) -> bool| {
+        let mut said = places().filter_map(|place| place.get(name));
+        let unread = said.find(|value| !value.is_null() && !is_read(*value))?;
+        let text = scalar(unread).map(|text| text.chars().take(64).collect());
+        Some((name, text.unwrap_or_else(|| "no text".to_owned())))
+    };
+    unread("rate_limit_until", |value| moment(value).is_some())
+        .or_else(|| unread("retry_after", is_delay))
+}
+
+/// Whether it is a number, no wait too, or one of the other forms.
+fn is_delay(value: Json<'_>) -> bool {
+    let number = || scalar(value)?.trim().parse::<f64>().ok();
+    number().is_some_and(f64::is_finite) || later(value, Timestamp(0)).is_some()
 }
 
 /// An RFC 3339 time.
@@ -278,10 +286,11 @@ fn moment(value: Json<'_>) -> Option<Timestamp> {
     duration::moment(&value.text()?).map(Timestamp)
 }
 
-/// Microseconds: a number of seconds, as a number or text, or a duration.
-fn delay(value: Json<'_>) -> Option<u64> {
+/// A number of seconds from now, as a number or text, a duration, or a date of HTTP.
+fn later(value: Json<'_>, now: Timestamp) -> Option<Timestamp> {
     let text = scalar(value)?;
-    seconds(&text).or_else(|| duration::parse(&text).ok())
+    let wait = seconds(&text).or_else(|| duration::parse(&text).ok());
+    wait.map(|wait| now.plus(wait)).or_else(|| date(&text))
 }
 
 /// The headers of an answer in `details` themselves and in `details.headers`; a list has the values of several lines.

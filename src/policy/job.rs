@@ -87,7 +87,7 @@ pub fn sent_policies(job: Json<'_>) -> Result<Vec<Sent<'_>>, FieldError> {
 /// The policies of a job as a backend returns it. One that does not parse is left out: it was
 /// refused at enqueue, or came around the sidecar.
 pub fn own_policies(job: Json<'_>, queue: &str) -> Vec<Limited> {
-    let meta = job.get("meta");
+    let meta = job.get_exact("meta");
     let mirror = meta.and_then(|meta| meta.get_exact(MIRROR));
     let mirrored_top = mirror
         .and_then(|m| m.get_exact("at")?.text())
@@ -95,7 +95,7 @@ pub fn own_policies(job: Json<'_>, queue: &str) -> Vec<Limited> {
     let places = [
         mirror.and_then(|mirror| mirror.get_exact("policy")),
         // Kept by backends by themselves, so it stands beside a mirrored `options.rate_limit`.
-        job.get("rate_limit").filter(|_| !mirrored_top),
+        job.get_exact("rate_limit").filter(|_| !mirrored_top),
         meta.and_then(|meta| meta.get_exact(META)),
     ];
     let mut own = Vec::new();

@@ -27,7 +27,7 @@ pub mod words;
 
 pub use cache::LimitCache;
 pub use entry::{Accept, KeyMissing, Policy, QueueLimits, of_queue, queue_key, queue_of};
-pub use feedback::{Backoff, Feedback, Pause, unread_until};
+pub use feedback::{Backoff, Feedback, Pause, unread_signal};
 pub use fields::FieldError;
 pub use gate::Gate;
 pub use job::{BROUGHT, META, MIRROR, ON_LIMIT, Sent, own_policies, sent_policies};

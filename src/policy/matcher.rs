@@ -4,6 +4,7 @@ use wildmatch::WildMatch;
 
 use super::job_view::JobView;
 use super::json_path::{find, scalar};
+use super::template::Attribute;
 use ojs_limit::fingerprint;
 
 /// One glob, or an exact text when it has neither `*` nor `?`.
@@ -100,6 +101,19 @@ impl Match {
     /// Whether some job of the queue can be meant.
     pub fn can_match_queue(&self, queue: &str) -> bool {
         any(&self.queue, queue)
+    }
+
+    /// Whether a job that is meant may have this value.
+    pub(super) fn may_have(&self, of: &Attribute, value: &str) -> bool {
+        match of {
+            Attribute::Queue => self.can_match_queue(value),
+            Attribute::Type => any(&self.kind, value),
+            Attribute::Meta(path) => {
+                let mut named = self.meta.iter().filter(|(of, _)| of == path);
+                named.all(|(_, patterns)| any(patterns, value))
+            }
+            _ => true,
+        }
     }
 
     /// Whether nothing but the queue decides.

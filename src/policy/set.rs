@@ -15,7 +15,9 @@ use super::price::one_price;
 use super::template::{Rendered, Template};
 use crate::subqueue::{Flow, Spread};
 use ojs_json::Json;
-use ojs_limit::{Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_window};
+use ojs_limit::{
+    Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_key, each_window,
+};
 
 /// The compiled `[[policy]]` and `[[queue]]` entries.
 #[derive(Debug, Default)]
@@ -186,14 +188,15 @@ impl PolicySet {
         for policy in &self.policies {
             let matches = policy.matching.matches(job);
             let found = matches.then(|| policy.limited(job)).flatten();
-            // A job that names a policy's key is under that policy, whatever else the policy matches.
-            let found = found.or_else(|| {
-                let key = policy.key.constant()?;
-                let names = own.iter().any(|own| own.key == *key);
-                (names && policy.matching.sample.has(job.id))
-                    .then(|| policy.under(key.clone(), job))
-            });
+            let place = limited.len();
             limited.extend(found);
+            // A job that names a policy's key is under that policy, whatever else the policy matches.
+            for (_, Limited { key, .. }) in each_key(own) {
+                let is_found = limited.get(place).is_some_and(|found| found.key == *key);
+                if !is_found && policy.may_give(key) && policy.matching.sample.has(job.id) {
+                    limited.push(policy.under(key.clone(), job));
+                }
+            }
         }
         let brought = limited.len();
         limited.extend_from_slice(own);
@@ -219,7 +222,7 @@ impl PolicySet {
             let key = &one.key;
             let own = own().filter(|own| own.key == *key);
             let file = self.policies.iter();
-            let file = file.filter(|policy| policy.key.constant() == Some(key));
+            let file = file.filter(|policy| policy.may_give(key));
             let file = file.filter(|_| self.accept != Accept::Replace);
             let all = file.map(|policy| &policy.limits);
             let count = each_window(all.chain(own.map(|own| &own.limits))).count();
@@ -284,7 +287,7 @@ impl PolicySet {
     /// that heeds it. `limited` is all that limits the job, `job` its id, and how often in a row the key
     /// was refused, now included.
     pub fn pause<'a>(
-        &self,
+        &'a self,
         limited: &'a [Limited],
         key: &Key,
         error: Json<'_>,
@@ -295,23 +298,31 @@ impl PolicySet {
     }
 
     /// The latest time before which what is heeded for `key` lets nothing start, and the policy that heeds it.
+    ///
+    /// Policies of the file decide for their keys. Those that limited the job do, or those that may give the key where none
+    /// of them is in the file now. A key that no policy has heeds all that says a time.
     pub fn pause_by<'a>(
-        &self,
+        &'a self,
         limited: &'a [Limited],
         key: &Key,
         mut asks: impl FnMut(&Feedback) -> Option<Pause>,
     ) -> Option<(Pause, &'a Arc<str>)> {
         let is_of_key = |one: &&Limited| one.space == Space::Job && one.key == *key;
-        let names = limited.iter().filter(is_of_key).map(|one| &one.policy);
-        let of_file = |name: &Arc<str>| self.policies.iter().find(|policy| policy.name == *name);
-        // Policies of the file decide for their keys; a key that only the job brings heeds all that says a time.
-        let is_brought = !names.clone().any(|name| of_file(name).is_some());
-        let of_brought = Feedback::default();
-        let heeded = names.filter_map(|name| match of_file(name) {
-            Some(policy) => Some((asks(&policy.feedback)?, name)),
-            None if is_brought => Some((asks(&of_brought)?, name)),
-            None => None,
-        });
+        let mut names = limited.iter().filter(is_of_key).map(|one| &one.policy);
+        let limits_it = |policy: &&Policy| names.clone().any(|name| *name == policy.name);
+        let mut deciding: Vec<&Policy> = self.policies.iter().filter(limits_it).collect();
+        if deciding.is_empty() {
+            deciding = self
+                .policies
+                .iter()
+                .filter(|one| one.may_give(key))
+                .collect();
+        }
+        if deciding.is_empty() {
+            return Some((asks(&Feedback::default())?, names.next()?));
+        }
+        let heeded = deciding.into_iter();
+        let heeded = heeded.filter_map(|policy| Some((asks(&policy.feedback)?, &policy.name)));
         heeded.max_by_key(|(pause, _)| pause.until)
     }
 
@@ -365,7 +376,7 @@ impl PolicySet {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Match, Pattern, Prices, Sample, sent_policies};
+    use super::super::{BROUGHT, Match, Pattern, Prices, Sample, sent_policies};
     use super::*;
     use ojs_limit::OnLimit;
 
@@ -484,7 +495,11 @@ mod tests {
             },
             ..policy("many", Match::default(), "shared", 1)
         };
-        let set = PolicySet::new(vec![many], Vec::new(), Accept::Tighten);
+        let filled_in = Policy {
+            key: Template::new("crm:{meta.tenant}").unwrap(),
+            ..many.clone()
+        };
+        let set = PolicySet::new(vec![many, filled_in], Vec::new(), Accept::Tighten);
         let field = |key: &str, period: &str| {
             let rate = format!(r#"{{"limit":1,"period":"{period}"}}"#);
             let body = format!(r#"{{"options":{{"rate_limit":{{"key":"{key}","rate":{rate}}}}}}}"#);
@@ -493,8 +508,11 @@ mod tests {
         };
         assert_eq!(field("shared", "PT8S"), None);
         assert_eq!(field("other", "PT9S"), None);
-        let wrong = field("shared", "PT9S");
-        assert_eq!(wrong.as_deref(), Some("options.rate_limit.rate"));
+        assert_eq!(field("crm:acme", "PT8S"), None);
+        for key in ["shared", "crm:acme"] {
+            let wrong = field(key, "PT9S");
+            assert_eq!(wrong.as_deref(), Some("options.rate_limit.rate"), "{key}");
+        }
     }
 
     #[test]
@@ -619,6 +637,54 @@ mod tests {
             ["stripe/stripe/5", "all/all/9"]
         );
         assert_eq!(limits(&ignore, &other, &tight), ["all/all/9"]);
+    }
+
+    /// Whatever fills in the places of a policy's key, its numbers are a ceiling for who brings such a key.
+    #[test]
+    fn a_job_that_brings_what_a_template_gives_is_under_its_policy() {
+        let set = |accept| {
+            let policies = vec![
+                policy("crm", types(&["sync.*"]), "crm:{meta.tenant}", 3),
+                policy("typed", types(&["sync.*"]), "t:{type}", 4),
+                Policy {
+                    key_missing: KeyMissing::Skip,
+                    ..policy("skips", types(&["sync.*"]), "s:{meta.tenant}", 5)
+                },
+            ];
+            PolicySet::new(policies, Vec::new(), accept)
+        };
+        let import = job("q", "import.x");
+        let brings = |key: &str| limits(&set(Accept::Tighten), &import, &[own(key, Some(100))]);
+        for (key, policy) in [
+            ("crm:acme", "crm/crm:acme/3"),
+            ("crm:x_none", "crm/crm:x_none/3"),
+            ("t:sync.a", "typed/t:sync.a/4"),
+            ("s:acme", "skips/s:acme/5"),
+        ] {
+            assert_eq!(brings(key), [policy.to_owned(), format!("job/{key}/100")]);
+        }
+        for key in ["crm:a:b", "crm", "t:import.x", "s:x_none", "acme"] {
+            assert_eq!(brings(key), [format!("job/{key}/100")]);
+        }
+        let meta = Json::parse(br#"{"tenant":"acme"}"#, 8).unwrap();
+        let sync = JobView {
+            meta: Some(meta),
+            ..job("q", "sync.a")
+        };
+        let both = [own("crm:other", Some(9)), own("crm:acme", None)];
+        assert_eq!(
+            limits(&set(Accept::Tighten), &sync, &both),
+            [
+                "crm/crm:acme/3",
+                "crm/crm:other/3",
+                "typed/t:sync.a/4",
+                "skips/s:acme/5",
+                "job/crm:other/9",
+                "job/crm:acme/-"
+            ]
+        );
+        let replaced = limits(&set(Accept::Replace), &import, &[own("crm:acme", Some(9))]);
+        assert_eq!(replaced, ["job/crm:acme/9"]);
     }
 
     #[test]
@@ -758,5 +824,39 @@ mod tests {
             None,
             "a queue's limits are never shut"
         );
+    }
+
+    /// Jobs that are out have the names of an earlier file.
+    #[test]
+    fn a_policy_that_has_another_name_now_decides_for_its_keys() {
+        let deaf = |name: &str, key: &str| Policy {
+            feedback: Feedback {
+                retry_after: false,
+                ..Feedback::default()
+            },
+            ..policy(name, types(&["a"]), key, 1)
+        };
+        let policies = vec![
+            deaf("new", "shared"),
+            deaf("each", "crm:{meta.tenant}"),
+            policy("hears", types(&["a"]), "other", 1),
+        ];
+        let set = PolicySet::new(policies, Vec::new(), Accept::Replace);
+        let error = Json::parse(br#"{"retry_after":5}"#, 16).unwrap();
+        let by = |key: &str, was: &str| {
+            let limited = [Limited {
+                policy: was.into(),
+                ..own(key, Some(1))
+            }];
+            let (key, now) = (&limited[0].key, Timestamp(1_000_000));
+            let pause = set.pause(&limited, key, error, now, ("id", 1));
+            pause.map(|(_, policy)| policy.to_string())
+        };
+        assert_eq!(by("shared", "old"), None);
+        assert_eq!(by("crm:acme", "old"), None);
+        // Its own numbers stand in place of the file's, and the file decides for its key.
+        assert_eq!(by("crm:acme", BROUGHT), None);
+        assert_eq!(by("other", "old").as_deref(), Some("hears"));
+        assert_eq!(by("mine", BROUGHT).as_deref(), Some(BROUGHT));
     }
 }

@@ -20,6 +20,9 @@ const MISSING: &str = "x_none";
 /// Marks a key that was too long: what follows is the hash of the whole.
 const HASHED: &str = "x_h";
 
+/// So many bytes of it stand before that.
+const KEPT: usize = Key::MAX - HASHED.len() - 32;
+
 /// A key with places that each job fills in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Template {
@@ -37,7 +40,7 @@ enum Part {
 
 /// What a job is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Attribute {
+pub(super) enum Attribute {
     Queue,
     Type,
     Tenant,
@@ -202,17 +205,57 @@ impl Template {
 
     /// Whether some job may have this key. `false` is certain.
     pub fn may_give(&self, key: &Key) -> bool {
-        let text = key.as_str();
-        match (&self.constant, self.parts.as_slice()) {
-            (Some(constant), _) => constant == key,
-            // The end of a long one is a hash.
-            (None, _) if text.len() == Key::MAX => true,
-            (None, [first, .., last]) => {
-                let begins = !matches!(first, Part::Literal(begin) if !text.starts_with(&**begin));
-                begins && !matches!(last, Part::Literal(end) if !text.ends_with(&**end))
-            }
-            (None, _) => true,
+        self.may_give_with(key, |_, _| true)
+    }
+
+    /// Whether a job may have this key whose values may be these; a missing one is empty. `false` is certain.
+    pub(super) fn may_give_with(
+        &self,
+        key: &Key,
+        may_be: impl Fn(&Attribute, &str) -> bool,
+    ) -> bool {
+        if let Some(constant) = &self.constant {
+            return constant == key;
         }
+        // The end of a long one is a hash.
+        if let Some(begin) = before_hash(key) {
+            return match self.parts.first() {
+                Some(Part::Literal(first)) => {
+                    begin.starts_with(&**first) || first.starts_with(begin)
+                }
+                _ => true,
+            };
+        }
+        let values = self.values_in(key.as_str());
+        values.is_some_and(|values| values.iter().all(|(of, value)| may_be(of, value)))
+    }
+
+    /// The values of the places that make this key; `None`: none make it. No value has a `:`, and between two places there
+    /// is one, so there are no two ways to read a key.
+    fn values_in<'t>(&'t self, key: &str) -> Option<Vec<(&'t Attribute, String)>> {
+        let (mut rest, mut values) = (key, Vec::new());
+        for (nth, part) in self.parts.iter().enumerate() {
+            let attribute = match part {
+                Part::Literal(literal) => {
+                    rest = rest.strip_prefix(&**literal)?;
+                    continue;
+                }
+                Part::Place(attribute) => attribute,
+            };
+            let next = match self.parts.get(nth + 1) {
+                Some(Part::Literal(next)) => &**next,
+                _ => "",
+            };
+            let end = match next.find(':') {
+                Some(colon) => rest.find(':')?.checked_sub(colon)?,
+                None => rest.len().checked_sub(next.len())?,
+            };
+            let (written, after) = rest.split_at_checked(end)?;
+            let begins = if nth == 0 { 0 } else { usize::MAX };
+            values.push((attribute, value_of(written, begins)?));
+            rest = after;
+        }
+        rest.is_empty().then_some(values)
     }
 
     /// Whether a queue's name alone gives the key.
@@ -486,6 +529,23 @@ pub(super) fn unescaped(text: &str) -> Vec<u8> {
     out
 }
 
+/// The value that was written so into a key which begins at `start`, empty for one that was missing; `None`: none is.
+fn value_of(written: &str, start: usize) -> Option<String> {
+    if written == MISSING {
+        return Some(String::new());
+    }
+    let (value, mut again) = (String::from_utf8(unescaped(written)).ok()?, String::new());
+    escape(&value, start, &mut again);
+    (!value.is_empty() && again == written).then_some(value)
+}
+
+/// What stands before the hash of a key that was too long; `None`: it was not.
+fn before_hash(key: &Key) -> Option<&str> {
+    let whole = Some(key.as_str()).filter(|text| text.len() == Key::MAX);
+    let (begin, end) = whole?.split_at_checked(KEPT)?;
+    end.starts_with(HASHED).then_some(begin)
+}
+
 /// The key of a rendered text; a long one keeps its beginning and gets a 128-bit hash of the
 /// whole.
 #[expect(clippy::expect_used, reason = "valid by construction")]
@@ -500,8 +560,7 @@ fn checked(text: String) -> Key {
 }
 
 fn shortened(text: &str) -> String {
-    let keep = Key::MAX - HASHED.len() - 32;
-    let beginning = text.get(..keep).unwrap_or_default();
+    let beginning = text.get(..KEPT).unwrap_or_default();
     let hash = fingerprint([text.as_bytes()]);
     format!("{beginning}{HASHED}{hash:032x}")
 }
@@ -638,8 +697,15 @@ mod tests {
             ("crm:{queue}:v1", "crm:a:v1", true),
             ("crm:{queue}:v1", "crm:a", false),
             ("{queue}", "anything", true),
-            ("{queue}:{type}", "anything", true),
+            ("{queue}:{type}", "anything", false),
             ("{queue}:z", "anything", false),
+            ("{queue}:z", "a:y:z", false),
+            ("crm:{queue}", "crm:a:b", false),
+            ("crm:{queue}", "crm:x_none", true),
+            ("crm:{queue}", "crm:ax_20b", true),
+            ("crm:{queue}", "crm:ax_2Db", false),
+            ("a:{queue}-x:b{type}.c", "a:a-x-x:bb.c", true),
+            ("a:{queue}-x:b{type}.c", "a:-x:bb.c", false),
         ] {
             let given = Template::new(template).unwrap();
             assert_eq!(
@@ -649,7 +715,9 @@ mod tests {
             );
         }
         let hashed = Template::new("t:{queue}:z").unwrap();
-        assert!(hashed.may_give(&Key::new(&"t".repeat(Key::MAX)).unwrap()));
+        let long = render("t:{queue}:z", &"a".repeat(300), "", None);
+        assert!(hashed.may_give(&Key::new(&long).unwrap()));
+        assert!(!hashed.may_give(&Key::new(&"t".repeat(Key::MAX)).unwrap()));
     }
 
     #[test]

@@ -370,6 +370,13 @@ fn unquoted(text: &str, between: char) -> impl Iterator<Item = &str> {
     })
 }
 
+/// A date of HTTP (RFC 9110, 5.6.7).
+pub(super) fn date(text: &str) -> Option<Timestamp> {
+    let date = httpdate::parse_http_date(text).ok()?;
+    let since = date.duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_micros()).ok().map(Timestamp)
+}
+
 /// A number from 0. One that is too large for a float is infinite, and clamped like any other.
 fn number(text: &str) -> Option<f64> {
     let begins = text.starts_with(|first: char| first.is_ascii_digit() || first == '.');
@@ -397,9 +404,8 @@ fn moment(text: &str, now: Timestamp) -> Option<Timestamp> {
     if let Some(micros) = duration::moment(text) {
         return Some(Timestamp(micros));
     }
-    if let Ok(date) = httpdate::parse_http_date(text) {
-        let since = date.duration_since(UNIX_EPOCH).ok()?;
-        return u64::try_from(since.as_micros()).ok().map(Timestamp);
+    if let Some(date) = date(text) {
+        return Some(date);
     }
     let wait: SignedDuration = text.parse().ok()?;
     Some(now.plus(u64::try_from(wait.as_micros()).ok()?))

@@ -10,7 +10,7 @@ use http::header::HeaderMap;
 use crate::desk::{Proxy, Sidecar, tell};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
-use crate::policy::{Feedback, Pause, tells_of_limits, unread_until};
+use crate::policy::{Feedback, Pause, tells_of_limits, unread_signal};
 use crate::store::{Change, Claimed, LedgerExt, Row};
 use crate::wire::ojs::REPLY_DEPTH;
 
@@ -29,11 +29,11 @@ pub(super) async fn heed(
         return;
     };
     let sidecar = &proxy.sidecar;
-    if let Some(said) = unread_until(error)
+    if let Some((signal, said)) = unread_signal(error)
         && sidecar.settle.unread.now()
     {
         let (job, queue) = (&*claimed.job, &*claimed.queue);
-        tracing::warn!(id = %"signal_unread", job, queue, rate_limit_until = said, "the rate_limit_until of a nack is no time, and shuts nothing");
+        tracing::warn!(id = %"signal_unread", job, queue, signal, said, "what a nack says of a limit cannot be read, and shuts nothing");
     }
     let policies = Arc::clone(&sidecar.live().policies);
     let now = sidecar.store.now();

@@ -128,7 +128,7 @@ async fn seen(proxy: &Proxy, settling: &Settling<'_>) -> RetryFate {
         Lookup::Unanswered => return RetryFate::Unheard,
     };
     let shown = reply.as_deref().and_then(job_in);
-    let state = shown.and_then(|shown| shown.get("state")?.text());
+    let state = shown.and_then(|shown| shown.get_exact("state")?.text());
     let done = match (verb, state.as_deref()) {
         (Verb::Ack, Some("completed")) => true,
         (Verb::Nack, Some("retryable" | "available" | "scheduled" | "discarded" | "pending")) => {

@@ -351,10 +351,6 @@ async fn key_view(
     let had = had.is_some_and(|had| !had.file.is_empty());
     let is_left = had && numbers.iter().all(|one| one.limits == Limits::default());
     let named: Vec<Arc<str>> = numbers.iter().map(|one| Arc::clone(&one.policy)).collect();
-    let misses = set.as_ref().is_some_and(|set| {
-        let mut of_file = numbers.iter().filter(|one| *one.policy != *policy::BROUGHT);
-        of_file.any(|one| misses_windows(&set.limits, &one.limits))
-    });
     let in_force = numbers.into_iter().map(|one| {
         let with_set = with_set(overrides, &one, sidecar.store.now());
         with_set.unwrap_or(one.limits)
@@ -394,11 +390,6 @@ async fn key_view(
         Some(shape::POLICY_LEFT.into())
     } else if view.set.as_ref().is_some_and(is_beyond) {
         Some(shape::POLICY_IS_STRICTER.into())
-    } else if misses {
-        Some(match live.settings.budget_of(key) {
-            Some(_) => [shape::OTHER_WINDOWS, shape::SET_USED].concat().into(),
-            None => shape::OTHER_WINDOWS.into(),
-        })
     } else {
         view.set.as_ref().and_then(|_| part()).map(Cow::Owned)
     };
@@ -641,12 +632,6 @@ pub(crate) fn policy_view(sidecar: &Sidecar, name: &Key, facts: &KeyFacts) -> Op
         set,
         now,
     })
-}
-
-/// Whether what starts under these limits, which were set, is missing in windows of the file.
-fn misses_windows(set: &Limits, file: &Limits) -> bool {
-    let is_counted = |of: &Rate| set.rates.iter().any(|rate| rate.is_like(of));
-    !set.rates.is_empty() && !file.rates.iter().all(is_counted)
 }
 
 /// Whether something of what was set is looser than what stands.

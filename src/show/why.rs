@@ -285,7 +285,7 @@ impl Asker<'_> {
         let job = calls::job_in(&found).ok_or_else(Fault::internal)?;
         let scope = self.sidecar().scopes.of(&self.parts.headers);
         let is_held = adopt::held_by_sibling(self.sidecar(), scope, job).await;
-        let [queue, kind, state, meta] = job.pick(["queue", "type", "state", "meta"]);
+        let [queue, kind, state, meta] = job.pick_exact(["queue", "type", "state", "meta"]);
         let text = |value: Option<Json<'_>>, missing: &str| {
             let text = value.and_then(|value| value.text());
             text.map_or_else(|| missing.to_owned(), Cow::into_owned)

@@ -45,7 +45,8 @@ impl Due {
     }
 
     fn of(at: Timestamp, heartbeats: u64) -> Due {
-        Due(Timestamp(at.0 - at.0 % COUNTS + heartbeats % COUNTS))
+        let place = at.0 - at.0 % COUNTS;
+        Due(Timestamp(place.saturating_add(heartbeats % COUNTS)))
     }
 }
 
@@ -54,6 +55,13 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000;
+
+    /// Workers may ask for any visibility.
+    #[test]
+    fn the_end_of_time_is_not_passed() {
+        let due = Due::from(Timestamp(998)).after_heartbeat(Timestamp(u64::MAX));
+        assert!(due.at() > Timestamp(u64::MAX - COUNTS));
+    }
 
     #[test]
     fn looks_of_siblings_are_no_heartbeats() {

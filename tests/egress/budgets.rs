@@ -950,6 +950,24 @@ async fn calls_that_are_out_take_nothing_from_a_number_that_is_set() {
     }
 }
 
+/// A cap for a while stands in place of the month, which counts all the same.
+#[tokio::test(start_paused = true)]
+async fn a_cap_by_the_hour_keeps_the_count_of_the_month() {
+    let (world, _) = slow_calls("{ limit = 100000, period = 'P1M', window = 'calendar' }").await;
+    let (client, path) = (
+        world.pair.sidecar.client(),
+        "/ojs/v1/rate-limits/tokens/override",
+    );
+    let set = client.set(path, json!({"limit": 20_000, "period": "PT1H"}));
+    assert_eq!(set.await["rate"]["period"], "PT1H");
+    let unknown = json!({"previous_response_id": "r"});
+    assert_eq!(pays(&world.caller, CHAT, unknown).await, 200);
+    sleep(millis(50)).await;
+    assert_eq!(each_counts(&world).await, [50]);
+    assert_eq!(client.delete(path).await.status, 200);
+    assert_eq!(each_counts(&world).await, [50]);
+}
+
 /// What calls paid before a key was cleared is gone with it, and not taken from calls that began later.
 #[tokio::test(start_paused = true)]
 async fn calls_that_were_out_take_nothing_from_what_begins_after_a_clearing() {

@@ -474,3 +474,22 @@ async fn where_names_cost_a_claim_names_the_queue_alone() {
     let listed = sidecar.admin().get("/throttle/v1/subqueues").await.json();
     assert_eq!(listed["queues"], json!([]));
 }
+
+/// Backends of Go show what a producer sent in capitals beside the real members. A worker gets the job by its id, and
+/// what we know of it is under the same one.
+#[tokio::test(start_paused = true)]
+async fn a_member_in_capitals_is_not_the_id_of_a_job() {
+    let policy = "[[policy]]\nname = \"p\"\nkey = \"k\"\nconcurrency = 1\n";
+    let (_pair, client) = simulated(Lax::redis(), policy).await;
+    let [other, real] = [1, 2].map(|n| format!("0197a000-0000-7000-8000-00000000000{n}"));
+    let job = format!(
+        r#"{{"ID":"{other}","id":"{real}","type":"t","args":[],"options":{{"queue":"q"}}}}"#
+    );
+    assert_eq!(client.post("/ojs/v1/jobs", job).await.status, 201);
+    client.enqueue(plain("q")).await;
+    let jobs = client.fetch("q", 1).await;
+    assert_eq!((ids(&jobs), &jobs[0]["ID"]), (vec![&*real], &json!(other)));
+    assert!(client.fetch("q", 1).await.is_empty());
+    assert_eq!(client.ack(&real).await.status, 200);
+    assert_eq!(client.fetch("q", 1).await.len(), 1, "its slot is free");
+}

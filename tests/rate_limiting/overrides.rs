@@ -330,6 +330,33 @@ async fn parts_merge_and_budgets_are_not_refilled() {
     assert!(client.fetch("q", 9).await.is_empty(), "five in the hour");
 }
 
+/// What is set stands in place of the file's window for a while, and refills nothing: starts count there all the same.
+#[tokio::test(start_paused = true)]
+async fn what_starts_under_another_window_counts_in_that_of_the_file() {
+    let file = "control_token = \"s3cret\"\n[[policy]]\nname = \"p\"\nkey = \"k\"\n\
+        rate = [{ limit = 5, period = \"P1D\" }, { limit = 9, period = \"P7D\" }]\n";
+    for of in ["k", "_policy:p"] {
+        let net = Net::Sim(sim::Network::default());
+        let behind = backend(&net, Lax::spec()).await;
+        let sidecar = Start::before(&net, &behind.base(), file).start().await;
+        let (client, admin) = (sidecar.client(), sidecar.admin().controlling("s3cret"));
+        client.enqueue_all(9, &plain("q")).await;
+        assert_eq!(client.fetch("q", 2).await.len(), 2, "{of}");
+        let path = format!("/throttle/v1/keys/{of}/override");
+        admin
+            .set(&path, json!({"limit": 3, "period": "PT10M"}))
+            .await;
+        assert_eq!(client.fetch("q", 9).await.len(), 3, "{of}");
+        assert_eq!(admin.delete(&path).await.status, 200, "{of}");
+        let told = client.get("/ojs/v1/rate-limits/k").await.json();
+        for window in ["rate", "rate_2"] {
+            assert_eq!(told[window]["current_count"], 5, "{of}: {told}");
+        }
+        assert!(client.fetch("q", 9).await.is_empty(), "{of}");
+        sidecar.stop().await;
+    }
+}
+
 /// It ends by itself, not before its time and at most half a second after; a held job goes out then.
 #[tokio::test(start_paused = true)]
 async fn an_override_ends_by_itself() {

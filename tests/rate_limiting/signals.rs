@@ -2,7 +2,7 @@
 
 use ojs_throttle::json::Json;
 use ojs_throttle::limit::Timestamp;
-use ojs_throttle::policy::{Backoff, Feedback, Pattern, Vendor, back_at};
+use ojs_throttle::policy::{Backoff, Feedback, Pattern, Vendor, back_at, unread_signal};
 
 use super::prelude::*;
 use crate::harness::lines::Lines;
@@ -41,6 +41,8 @@ const SIGNALS: &str = r#"
 {"retry_after":1e300} => 900 retry_after
 {"retry_after":"NaN"} => -
 {"retry_after":true} => -
+{"retry_after":"Fri, 13 Feb 2026 12:00:20 GMT"} => 20 retry_after
+{"retry_after":"Fri, 13 Feb 2026 11:00:00 GMT"} => -
 {"details":{"Retry-After":"7"}} => 7 headers
 {"details":{"retry-after":7}} => 7 headers
 {"details":{"headers":{"retry-after":["7"]}}} => 7 headers
@@ -78,6 +80,33 @@ fn every_form_of_every_signal() {
         let said = pause(&Feedback::default(), error);
         let said = said.map_or("-".to_owned(), |(seconds, why)| format!("{seconds} {why}"));
         assert_eq!(said, expected, "{error}");
+    }
+}
+
+#[test]
+fn what_no_signal_says_is_told() {
+    for (error, told) in [
+        (
+            r#"{"rate_limit_until":"soon","retry_after":"x"}"#,
+            "rate_limit_until soon",
+        ),
+        (
+            r#"{"retry_after":"in a minute"}"#,
+            "retry_after in a minute",
+        ),
+        (r#"{"details":{"retry_after":true}}"#, "retry_after true"),
+        (r#"{"retry_after":"NaN"}"#, "retry_after NaN"),
+        (r#"{"retry_after":{}}"#, "retry_after no text"),
+        (r#"{"retry_after":null}"#, "-"),
+        (r#"{"retry_after":0}"#, "-"),
+        (r#"{"retry_after":"-5"}"#, "-"),
+        (r#"{"retry_after":1e300}"#, "-"),
+        (r#"{"retry_after":"PT1M"}"#, "-"),
+        (r#"{"retry_after":"Fri, 13 Feb 2026 11:00:00 GMT"}"#, "-"),
+    ] {
+        let said = unread_signal(Json::parse(error.as_bytes(), 16).unwrap());
+        let said = said.map_or("-".to_owned(), |(name, text)| format!("{name} {text}"));
+        assert_eq!(said, told, "{error}");
     }
 }
 
@@ -270,7 +299,9 @@ async fn a_time_that_is_cut_is_told_in_the_log() {
     assert!(!kept.contains("asked_seconds"), "{kept}");
     let unread = log.with("id=signal_unread").concat();
     assert_eq!(
-        unread.matches("rate_limit_until=\"soon\"").count(),
+        unread
+            .matches("signal=\"rate_limit_until\" said=\"soon\"")
+            .count(),
         1,
         "{unread}"
     );

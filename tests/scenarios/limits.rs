@@ -114,10 +114,11 @@ pub async fn alone_and_together(ctx: Ctx) -> Judge {
     judge.all_well()
 }
 
-/// Jobs that bring a policy of their own, in each place where they may.
+/// Jobs that bring a policy of their own, in each place where they may. One brings a key that the file gives others.
 pub async fn own(ctx: Ctx) -> Judge {
     type Put = fn(Job, Value) -> Job;
-    let cases: [(Put, Value, Check); 3] = [
+    let file = "[[policy]]\nname = 'crm'\nkey = 'crm:{meta.tenant}'\nmatch = { type = 'sync.*' }\nconcurrency = 3\n";
+    let cases: [(Put, Value, Check); 4] = [
         (
             |job, policy| job.option("rate_limit", policy),
             json!({ "key": "own", "concurrency": 2 }),
@@ -133,9 +134,14 @@ pub async fn own(ctx: Ctx) -> Judge {
             json!({ "key": "own", "throttle": { "limit": 5, "period": "PT1S" } }),
             Spacing(200, 1),
         ),
+        (
+            |job, policy| job.option("rate_limit", policy),
+            json!({ "key": "crm:acme", "concurrency": 100 }),
+            Slots(3),
+        ),
     ];
     let (put, policy, check) = ctx.pick(&cases);
-    let w = ctx.world().start().await;
+    let w = ctx.limits(file).start().await;
     let job = |_| put(Job::new("report.build").queue("mail"), policy.clone()).label("own");
     w.enqueue_all(20, job).await;
     w.workers(2, Worker::js(5).queues(&["mail"]).runs(50..400));

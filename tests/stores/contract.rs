@@ -532,6 +532,30 @@ pub async fn a_ninth_window_of_a_key_starts_nothing_until_one_is_empty(rig: &Rig
     assert!(started(&take(&*store, ninth).await));
 }
 
+/// A key has all the windows that it may, and other jobs name one more: a start does not wait for a place there.
+pub async fn nothing_waits_for_a_window_that_only_counts(rig: &Rig) {
+    let store = rig.open("a").await;
+    assert!(started(&take(&*store, in_each("all", 10..18)).await));
+    let other = limited("k", None, Some((1, 60 * SECOND)), None);
+    let mut plain = limited("k", Some(20), Some((9, 17 * SECOND)), None);
+    let mut beside = Beside::default();
+    beside.see([&other.limits].into_iter());
+    let counted = beside.of([&plain.limits].into_iter()).unwrap();
+    plain.limits.rates.extend(counted.rates);
+    let plain = std::slice::from_ref(&plain);
+    for job in ["a", "b"] {
+        let taken = take(&*store, claimed(job, 1, plain)).await;
+        assert!(started(&taken), "{taken:?}");
+    }
+    assert!(store.back("a", Gen(1)).await.unwrap());
+    end(&*store, "b").await;
+    assert!(!started(&take(&*store, in_window("ninth", 2, 60)).await));
+    // It counts where there is a place.
+    advance(rig, 11 * SECOND);
+    assert!(started(&take(&*store, claimed("c", 1, plain)).await));
+    assert_eq!(usage(&*store, &other).await.unwrap().windows[0].0, 1);
+}
+
 pub async fn a_window_that_counts_stays_while_others_are_idle(rig: &Rig) {
     let store = rig.open("a").await;
     let rate = |limit, seconds| {

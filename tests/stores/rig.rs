@@ -152,6 +152,7 @@ macro_rules! contract {
                 a_start_that_was_granted_after_a_newer_claim_keeps_its_slot,
                 many_starts_in_a_window_are_never_too_many,
                 a_ninth_window_of_a_key_starts_nothing_until_one_is_empty,
+                nothing_waits_for_a_window_that_only_counts,
                 a_window_that_counts_stays_while_others_are_idle,
                 idle_windows_make_room_for_new_ones,
                 a_start_keeps_its_own_distance_from_the_last,

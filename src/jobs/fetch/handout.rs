@@ -143,7 +143,9 @@ impl Watch for HandOut {
     /// The jobs have started. Only now is that counted and told: until here it could be undone.
     fn sent(&mut self) {
         let sidecar = &self.proxy.sidecar;
-        sidecar.shadow.went(&self.jobs, tick::now());
+        if sidecar.live().policies.shadow().is_some() {
+            sidecar.shadow.went(&self.jobs, tick::now());
+        }
         let jobs = self.jobs.iter().map(|held| {
             let waited = (held.refused.as_ref()).map(|episode| episode.since.elapsed());
             (&*held.claimed.limited, waited)

@@ -79,7 +79,9 @@ pub(super) async fn pass_whole(
         if let Some(asked) = &wanted.asked {
             passing::passed(sidecar, &reply, &asked.queues, asked.given(), mark);
         }
-        sidecar.shadow.passed(&reply, || wanted.went());
+        if live.policies.shadow().is_some() {
+            sidecar.shadow.passed(&reply, || wanted.went());
+        }
         // What brings no limits has no mirror either.
         let answer = if brings {
             respond::theirs(reply)

@@ -165,6 +165,26 @@ fn a_ninth_window_starts_nothing_until_one_is_empty() {
     assert_eq!(key.bytes(), few, "it took the place of the empty one");
 }
 
+#[test]
+fn nothing_waits_for_a_window_that_only_counts() {
+    let mut key = KeyState::default();
+    for seconds in 11..=18 {
+        key.take(std::iter::once(&windows_of(&[rate(9, seconds)])), 1, T, T);
+    }
+    let (mut own, ninth) = (windows_of(&[rate(9, 18)]), windows_of(&[rate(9, 90)]));
+    let mut beside = crate::Beside::default();
+    beside.see(std::iter::once(&ninth));
+    let counted = beside.of(std::iter::once(&own)).unwrap();
+    own.rates.extend(counted.rates);
+    let undo = start(&mut key, &own, T);
+    assert_eq!(key.room(&own, T).starts, 7);
+    key.back(std::iter::once(&own), 1, &undo);
+    assert!(key.ask(&ninth, 1, T).is_err());
+    let later = T.plus(12 * SECOND);
+    start(&mut key, &own, later);
+    assert_eq!(key.counted(&ninth.rates[0], later).0, 1);
+}
+
 /// One key, five starts in about twelve seconds under each of seventeen periods.
 #[test]
 fn a_key_named_with_seventeen_periods_goes_on_at_its_pace() {

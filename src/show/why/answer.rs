@@ -81,7 +81,7 @@ pub(super) fn dropped_by(job: Json<'_>, state: &str) -> Option<JobPlace> {
     if !matches!(state, "discarded" | "cancelled") {
         return None;
     }
-    let [error, errors] = job.pick(["error", "errors"]);
+    let [error, errors] = job.pick_exact(["error", "errors"]);
     let last = errors.and_then(|errors| errors.items().last());
     let each = [error, last].into_iter().flatten();
     let mut said = each.filter_map(|error| error.text_of("message"));

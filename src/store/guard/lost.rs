@@ -302,6 +302,8 @@ fn part(limits: &Limits, sidecars: u32, slots: u32) -> Limits {
 /// A part of `limit` in `period`, rounded down; where that is less than one, one in a longer period.
 fn divided(limit: NonZeroU32, period: NonZeroU64, sidecars: u32) -> (NonZeroU32, NonZeroU64) {
     match NonZeroU32::new(limit.get() / sidecars.max(1)) {
+        // What only counts has no parts.
+        _ if limit == NonZeroU32::MAX => (limit, period),
         Some(part) => (part, period),
         None => {
             let turns = u64::from(sidecars.div_ceil(limit.get()));

@@ -419,10 +419,14 @@ local function window_idle(w)
   return next == 0 or now >= ends + longest(w.period, w.name)
 end
 
--- When the key has a place for a window that it does not have; nil: now. At most 8 windows count at once.
-local function place_at(k)
+-- The limit of a window that only counts.
+local NO_LIMIT = 4294967295
+
+-- When the key has a place for a window that it does not have; nil: now. At most 8 windows count at once. Nothing waits
+-- for one that only counts.
+local function place_at(k, rate)
   local counting, first = 0, nil
-  if #k.w < 8 then return nil end
+  if #k.w < 8 or rate.limit == NO_LIMIT then return nil end
   for _, w in ipairs(k.w) do
     if not window_idle(w) then
       counting = counting + 1
@@ -443,6 +447,7 @@ local function window_add(k, rate, at, cost)
         if not window_idle(other) then counting[#counting + 1] = other end
       end
       k.w = counting
+      if #k.w >= 8 and rate.limit == NO_LIMIT then return end
     end
     w = { period = rate.period, name = rate.kind, kind = 0, s = '' }
     if rate.kind ~= '' then
@@ -598,7 +603,7 @@ local function ask(k, l, pays)
         if at then refuse(RATE, rate.limit, count, at + EARLY) end
       end
     else
-      local at = place_at(k)
+      local at = place_at(k, rate)
       if at then refuse(RATE, rate.limit, 0, at + EARLY) end
     end
   end

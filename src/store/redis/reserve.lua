@@ -20,7 +20,7 @@ local real, from, till = now, now, now + ahead
 -- A window for which there is no place now gets none ahead.
 local only_now = (k.shut and k.shut > now) or has_line(k)
 for _, rate in ipairs(l.rates) do
-  only_now = only_now or not window(k, rate) and place_at(k)
+  only_now = only_now or not window(k, rate) and place_at(k, rate)
 end
 for _ = 1, want do
   local at, why
