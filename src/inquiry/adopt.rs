@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -41,6 +42,9 @@ const LIST_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_se
 /// How long the backend may take for its manifest, and twice as long each time after it was late: one that hangs keeps
 /// nobody for long, and one that is slow is heard in the end.
 const MANIFEST: Duration = Duration::from_secs(2);
+/// How often a backend is asked again that has not told what it is, and one that refuses to.
+const UNLEARNT: Duration = Duration::from_secs(2);
+const REFUSED: Duration = Duration::from_secs(60);
 /// By then a live sibling has named what it holds of the jobs that were found: it looks at the store every 1.2 s, and
 /// its sweep may be half a second late.
 const NAMED_BY: Duration = Duration::from_millis(2_500);
@@ -70,13 +74,30 @@ pub(crate) struct Unlisted(Option<StatusCode>);
 impl Unlisted {
     /// Whether it may come another time.
     fn may_come(&self) -> bool {
-        self.0.is_none_or(|status| status.is_server_error())
+        self.0.is_none_or(is_no_word)
     }
 }
 
-/// Whether the backend has told what it is, and what runs.
-pub(crate) fn is_learnt(sidecar: &Sidecar) -> bool {
-    sidecar.keeper.adoption.learnt.initialized()
+/// Whether something between us and the backend speaks for it, or it has its troubles.
+fn is_no_word(status: StatusCode) -> bool {
+    status.is_server_error() || calls::is_for_now(status)
+}
+
+/// How long after a question the backend is asked again what it is; `None`: it has told.
+pub(crate) fn asked_again_after(sidecar: &Sidecar) -> Option<Duration> {
+    let adoption = &sidecar.keeper.adoption;
+    if !adoption.learnt.initialized() {
+        return Some(UNLEARNT);
+    }
+    (adoption.is_refused.load(Ordering::Relaxed)).then_some(REFUSED)
+}
+
+/// Asks again what it is. Who fails is told.
+pub(crate) async fn ask_again(proxy: &Proxy) {
+    let _failed = match proxy.sidecar.keeper.adoption.learnt.initialized() {
+        false => ensure_learnt(proxy).await,
+        true => read_manifest(proxy, Duration::MAX).await,
+    };
 }
 
 /// Learns what must be known before the first limited FETCH: what kind of backend it is, and which
@@ -129,14 +150,20 @@ pub(crate) async fn ensure_learnt(proxy: &Proxy) -> Result<(), UpstreamError> {
 }
 
 async fn learn(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
+    read_manifest(proxy, patience).await?;
+    adopt_newly_limited(proxy).await;
+    Ok(())
+}
+
+/// Asks the backend what it is. Limits hold where it refuses to say that too.
+async fn read_manifest(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
     let mut call = calls::get(proxy, 0, "/ojs/manifest".to_owned());
     call.timeout = patience.min(proxy.sidecar.live().settings.upstream.timeout);
     let reply = calls::call(proxy, "manifest", call).await?;
     if let Some(stranger) = proxy.sidecar.backend.note_stranger(&reply) {
         return Err(UpstreamError::Unreadable(stranger.to_string()));
     }
-    if reply.status.is_server_error() {
-        // Something between us and the backend speaks for it.
+    if is_no_word(reply.status) {
         return Err(UpstreamError::Lost(format!(
             "its manifest is {}",
             reply.status
@@ -144,14 +171,27 @@ async fn learn(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
     }
     proxy.sidecar.backend.read_manifest(&reply.body);
     settings::follow_subqueues(&proxy.sidecar);
-    if !proxy.sidecar.backend.is_liveness_known() {
+    let is_refused = matches!(
+        reply.status,
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
+    );
+    let adoption = &proxy.sidecar.keeper.adoption;
+    let was_refused = adoption.is_refused.swap(is_refused, Ordering::Relaxed);
+    if is_refused && !was_refused {
+        tracing::warn!(
+            id = %"manifest_refused",
+            status = reply.status.as_u16(),
+            "the backend refuses to tell us what it is (GET /ojs/manifest): set upstream.token to one that may read it; \
+             until then [upstream] says what it does, or it is guessed"
+        );
+    }
+    if !is_refused && !proxy.sidecar.backend.is_liveness_known() {
         tracing::warn!(
             id = %"liveness_unknown",
             "nobody says whether a heartbeat keeps single jobs on this backend, so each limited job is claimed by itself, \
              which costs more calls: run `ojs-throttle doctor --probe`, and set upstream.liveness"
         );
     }
-    adopt_newly_limited(proxy).await;
     Ok(())
 }
 

@@ -154,7 +154,8 @@ pub(crate) fn may_be_done(answer: &Result<Reply, UpstreamError>) -> bool {
 pub(crate) fn is_for_now(status: StatusCode) -> bool {
     matches!(
         status,
-        StatusCode::TOO_MANY_REQUESTS
+        StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT
