@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::job::{self, DEFAULT_VISIBILITY};
@@ -32,13 +33,22 @@ use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::UpstreamError;
 
 /// Jobs on one page of the backend's list, and the most pages read.
-const PAGE: usize = 100;
+const PAGE: u32 = 100;
 const PAGES: usize = 100;
 /// How often more the list is read where it has several pages: a job may slip from one to the next between two questions,
 /// and some backends order each page anew.
 const READINGS: usize = 3;
-/// The pauses before the list is asked for again when it did not come.
-const LIST_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
+/// How long a page of the list may take at first: one that hangs keeps nobody for long.
+const PAGE_TIME: Duration = Duration::from_secs(2);
+/// How long it may take at most. Some backends read all of their jobs for it.
+const LONGEST_PAGE: Duration = Duration::from_secs(8);
+/// The pauses before the list is asked for again when it did not come, and how long a page may take then.
+const LIST_AGAIN: [(Duration, Duration); 2] = [
+    (Duration::from_millis(250), Duration::from_secs(4)),
+    (Duration::from_secs(1), LONGEST_PAGE),
+];
+/// How long the list may take in all: a start waits for it, and service managers wait for that for 90 s.
+const LONGEST_LIST: Duration = Duration::from_secs(60);
 /// How long the backend may take for its manifest, and twice as long each time after it was late: one that hangs keeps
 /// nobody for long, and one that is slow is heard in the end.
 const MANIFEST: Duration = Duration::from_secs(2);
@@ -67,14 +77,14 @@ pub(crate) fn never_limits(live: &Live) -> bool {
     live.policies.is_empty() && live.policies.accept() == Accept::Ignore
 }
 
-/// No list of running jobs came: the status of what did, if anything.
+/// No list of running jobs came, or not to its end: the status of what came in place of it, or why nothing did.
 #[derive(Debug)]
-pub(crate) struct Unlisted(Option<StatusCode>);
+pub(crate) struct Unlisted(Result<StatusCode, UpstreamError>);
 
 impl Unlisted {
     /// Whether it may come another time.
     fn may_come(&self) -> bool {
-        self.0.is_none_or(is_no_word)
+        self.0.as_ref().map_or(true, |status| is_no_word(*status))
     }
 }
 
@@ -229,7 +239,7 @@ async fn adopt_newly_limited(proxy: &Proxy) {
                 );
             }
         }
-        Err(Unlisted(Some(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))) => {
+        Err(Unlisted(Ok(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))) => {
             tracing::warn!(
                 id = %"active_refused",
                 status = status.as_u16(),
@@ -237,11 +247,12 @@ async fn adopt_newly_limited(proxy: &Proxy) {
                  those that run already have ended, as many more may run"
             )
         }
-        Err(Unlisted(status)) => tracing::warn!(
+        Err(Unlisted(came)) => tracing::warn!(
             id = %"active_missing",
-            status = status.map(|status| status.as_u16()),
-            "the backend has no list of active jobs for us; until those that run already have ended, as many more \
-             may run"
+            status = came.as_ref().ok().map(StatusCode::as_u16),
+            error = came.as_ref().err().map(tracing::field::display),
+            "the backend's list of active jobs did not come, or not to its end; until those that run already have \
+             ended, as many more may run"
         ),
     }
 }
@@ -274,11 +285,11 @@ async fn adopt_listed(
     let is_alone = looked && sidecar.store.siblings() == 0;
     let (mut adopted, mut seen) = (0, HashSet::new());
     let (mut unnamed, mut failed) = (HashMap::new(), HashSet::<Arc<str>>::new());
-    let mut pauses = LIST_AGAIN.into_iter();
-    let mut readings = 1..=READINGS;
+    let (mut again, mut readings) = (LIST_AGAIN.into_iter(), 1..=READINGS);
+    let (mut page_time, until) = (PAGE_TIME, Instant::now() + LONGEST_LIST);
     let listed = loop {
         let (mut found, before_it) = (Vec::new(), adopted);
-        let listed = list_running(proxy, before, &mut found).await;
+        let listed = list_running(proxy, before, (page_time, until), &mut found).await;
         // The store is asked about each once.
         found.retain(|claimed| {
             let is_asked = left.as_ref().is_none_or(|left| left.contains(&claimed.job));
@@ -306,20 +317,20 @@ async fn adopt_listed(
         }
         let has_more = adopted > before_it;
         match &listed {
-            Err(unlisted) if unlisted.may_come() => match pauses.next() {
-                Some(pause) => {
+            Err(unlisted) if unlisted.may_come() => match again.next() {
+                Some((pause, longer)) if Instant::now() < until => {
                     seen.clear();
+                    page_time = longer;
                     tokio::time::sleep(pause).await;
                 }
-                None => break listed,
+                _ => break listed,
             },
             Ok(pages) if *pages > 1 && has_more && readings.next().is_some() => {}
             _ => break listed,
         }
     };
     if listed.as_ref().is_err_and(Unlisted::may_come) {
-        let left = left.into_iter().flatten();
-        failed.extend(left.filter(|job| !seen.contains(job)));
+        failed.extend(left.into_iter().flatten().filter(|job| !seen.contains(job)));
     }
     limit_unnamed(proxy, before, unnamed, failed);
     listed.map(|_| adopted)
@@ -372,35 +383,50 @@ async fn limit(sidecar: &Sidecar, claimed: &Claimed) -> Result<bool, StoreError>
 }
 
 /// Reads the backend's list of active jobs, and says how many pages it has. Those that are limited here, were not before
-/// and are not held come to `found`, also where the list breaks off.
-pub(crate) async fn list_running(
+/// and are not held come to `found`, also where the list breaks off: a page may take so long, and all until then.
+async fn list_running(
     proxy: &Proxy,
     before: &LimitedBefore,
+    (page_time, until): (Duration, Instant),
     found: &mut Vec<Claimed>,
 ) -> Result<usize, Unlisted> {
+    let mut listed: u32 = 0;
     for page in 1..=PAGES {
         let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
         let mut call = calls::get(proxy, 0, target);
-        call.timeout = Duration::from_secs(2);
+        call.timeout = page_time.min(until.saturating_duration_since(Instant::now()));
         let answer = calls::call(proxy, "list_active", call).await;
-        let reply = answer.map_err(|_| Unlisted(None))?;
-        let unlisted = || Unlisted(Some(reply.status));
+        let reply = answer.map_err(|error| Unlisted(Err(error)))?;
+        let unlisted = || Unlisted(Ok(reply.status));
         if reply.status != StatusCode::OK {
             return Err(unlisted());
         }
-        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok();
-        let jobs = whole.and_then(|whole| whole.get_exact("items"));
-        let jobs = jobs.ok_or_else(unlisted)?;
+        let whole = Json::parse(&reply.body, REPLY_DEPTH).map_err(|_| unlisted())?;
+        let jobs = whole.get_exact("items").ok_or_else(unlisted)?;
+        let pagination = whole.get_exact("pagination");
+        let total = pagination.and_then(|pagination| pagination.get_exact("total")?.u32());
         let mut count = 0;
         for job in jobs.items() {
             count += 1;
             found.extend(running(&proxy.sidecar, 0, job, before));
         }
-        if count < PAGE {
+        listed += count;
+        // Some give fewer jobs a page than they are asked for.
+        let has_more = count == PAGE || total.is_some_and(|total| listed < total);
+        if count == 0 || !has_more {
             return Ok(page);
         }
     }
     Ok(PAGES)
+}
+
+/// Reads that list where nobody waits for it, with all of them that are limited.
+pub(crate) async fn list_all_running(
+    proxy: &Proxy,
+    found: &mut Vec<Claimed>,
+) -> Result<usize, Unlisted> {
+    let time = (LONGEST_PAGE, Instant::now() + LONGEST_LIST);
+    list_running(proxy, &LimitedBefore::None, time, found).await
 }
 
 /// Gives one running job its row, above its limits if need be. Says whether it got one. The backend is asked about it

@@ -5,11 +5,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use http::request::Parts;
+use http::{Request, Response};
 
 use super::prelude::*;
 use super::upstream::answering_after;
 use crate::harness::lines::Lines;
-use crate::sidecar::answering::{Answering, answering_by, bind};
+use crate::sidecar::answering::{Answering, Answers, answering_by, bind, serve};
 
 /// No jobs, in a list or for a FETCH.
 const NONE: (&str, &str) = ("200", r#"{"jobs":[],"items":[]}"#);
@@ -208,6 +209,63 @@ async fn a_long_list_of_running_jobs_is_read_until_it_brings_nothing_new() {
     assert_eq!(fetch(&Client::new(&net, sidecar.addr)).await, 200);
     assert_eq!(lists(&asked), 6, "the third reading brings nothing");
     let taken = sidecar.client().inspect("k").await;
+    assert_eq!(taken["active"], 120, "{taken}");
+}
+
+/// Some backends read every job that they have for this list.
+#[tokio::test(start_paused = true)]
+async fn a_list_of_running_jobs_that_takes_long_is_waited_for() {
+    for (slow, late) in [(3, false), (7, false), (20, true)] {
+        let (lines, _logged) = Lines::listen();
+        let answers = move |request: Request<Bytes>| async move {
+            Response::new(Bytes::from(match request.uri().path() {
+                "/ojs/manifest" => LITE.1.to_owned(),
+                "/ojs/v1/admin/jobs" => {
+                    sleep(Duration::from_secs(slow)).await;
+                    let job = json!({"id": "j", "type": "t", "queue": "q", "state": "active"});
+                    json!({"items": [job]}).to_string()
+                }
+                _ => NONE.1.to_owned(),
+            }))
+        };
+        let answers: Arc<Answers> = Arc::new(move |request| Box::pin(answers(request)));
+        let net = Net::Sim(sim::Network::default());
+        let (listener, base) = bind(&net).await;
+        tokio::spawn(serve(listener, answers));
+        let sidecar = Start::before(&net, &base, LIMITS).start().await;
+        assert_eq!(fetch(&sidecar.client()).await, 200);
+        let (admin, of_adopted) = (sidecar.admin(), "ojs_throttle_slots_adopted_total");
+        let adopted = admin.metric(of_adopted).await.unwrap_or_default();
+        assert_eq!(adopted, if late { 0.0 } else { 1.0 }, "{slow} s");
+        let told = lines.with("id=active_missing").join("\n");
+        assert_eq!(
+            told.contains("did not answer within"),
+            late,
+            "{slow} s: {told}"
+        );
+        sidecar.stop().await;
+    }
+}
+
+/// A page may have fewer jobs than were asked for, and be followed by others all the same.
+#[tokio::test(start_paused = true)]
+async fn a_list_of_running_jobs_ends_with_the_total_that_it_tells() {
+    let says = |head: &Parts| {
+        let asked = head.uri.query().unwrap_or_default().split('&');
+        let page = asked.filter_map(|one| one.strip_prefix("page=")).next();
+        let Some(page) = page.map(|page| page.parse::<usize>().unwrap()) else {
+            return (200, NONE.1.into());
+        };
+        let job =
+            |nth| json!({"id": format!("j{nth}"), "type": "t", "queue": "q", "state": "active"});
+        let items: Vec<_> = (page * 50 - 50..120.min(page * 50)).map(job).collect();
+        let pagination = json!({"total": 120, "page": page, "per_page": 50});
+        let list = json!({"items": items, "pagination": pagination});
+        (200, list.to_string().into())
+    };
+    let (_backend, _sidecar, client) = answering_by(Duration::ZERO, LIMITS, says).await;
+    assert_eq!(fetch(&client).await, 200);
+    let taken = client.inspect("k").await;
     assert_eq!(taken["active"], 120, "{taken}");
 }
 
