@@ -1,5 +1,7 @@
 //! Backends that record, and backends that fail.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -305,4 +307,37 @@ async fn a_404_of_a_gateway_ends_no_claim_and_no_slot() {
         }
         sidecar.stop().await;
     }
+}
+
+/// Many workers die at once, and the backend is slow: what one round of questions does not come to is asked in the next.
+#[tokio::test(start_paused = true)]
+async fn each_overdue_slot_is_asked_about_soon() {
+    let asked = Arc::<Mutex<HashMap<String, Instant>>>::default();
+    let (heard, given) = (Arc::clone(&asked), AtomicBool::default());
+    let says = move |head: &Parts| {
+        let path = head.uri.path();
+        let said = match path.strip_prefix("/ojs/v1/jobs/") {
+            Some(job) => {
+                let mut heard = heard.lock().unwrap();
+                heard.entry(job.to_owned()).or_insert_with(Instant::now);
+                json!({"job": active(job)})
+            }
+            None if path.ends_with("/fetch") && !given.swap(true, Relaxed) => {
+                let jobs: Vec<_> = (0..200).map(|n| active(&format!("j{n}"))).collect();
+                json!({"jobs": jobs})
+            }
+            None => json!({}),
+        };
+        (200, said.to_string().into())
+    };
+    let slow = Duration::from_millis(300);
+    let (_backend, _sidecar, client) = answering_by(slow, ALL, says).await;
+    let asks =
+        json!({"queues": ["q"], "count": 200, "worker_id": "w", "visibility_timeout_ms": 5_000});
+    assert_eq!(client.fetch_as(asks).await.len(), 200);
+    sleep(Duration::from_secs(20)).await;
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked.len(), 200);
+    let took = *asked.values().max().unwrap() - *asked.values().min().unwrap();
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
