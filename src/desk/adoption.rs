@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
@@ -15,6 +16,8 @@ pub(crate) struct Adoption {
     /// Done when the backend has told what it is and which limited jobs are running.
     pub(crate) learnt: OnceCell<()>,
     pub(crate) unlearnt: Mutex<Unlearnt>,
+    /// Whether it answered, and refused to tell what it is.
+    pub(crate) is_refused: AtomicBool,
     /// The policies under which the last list was read to its end.
     pub(crate) listed_under: Mutex<Option<Arc<Live>>>,
     listing: Mutex<ListsUnderWay>,

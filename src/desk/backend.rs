@@ -4,15 +4,14 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::config::UpstreamSettings;
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::wire::ojs::{self, REPLY_DEPTH};
+use crate::wire::ojs::{REPLY_DEPTH, speaks_ojs};
 use crate::wire::upstream::Reply;
 
 /// How the backend behaves where the official ones differ.
@@ -66,14 +65,11 @@ impl Stranger {
             status if status.is_server_error() => return None,
             _ => {}
         }
-        let kind = reply.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-        let is_ojs = reply.headers.contains_key(ojs::OJS_VERSION)
-            || kind.is_some_and(|kind| kind.starts_with(ojs::MEDIA_TYPE.as_bytes()));
         let manifest = Json::parse(&reply.body, REPLY_DEPTH).ok();
         let names = ["implementation", "specversion", "ojs_version"];
         let is_manifest =
             manifest.is_some_and(|manifest| manifest.pick(names).iter().any(Option::is_some));
-        (!is_ojs && !is_manifest).then_some(Stranger::NoOjs)
+        (!speaks_ojs(&reply.headers) && !is_manifest).then_some(Stranger::NoOjs)
     }
 }
 

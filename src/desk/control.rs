@@ -29,6 +29,8 @@ pub(crate) struct Control {
     pub(super) unbound: Mutex<BTreeSet<Key>>,
     /// Whether it is to be said that the store has too many subqueues.
     pub(super) subqueues_full: Seldom,
+    /// Whether it is to be said that the store cannot be told of some.
+    pub(super) subqueues_unmarked: Seldom,
     /// Tells of tenants that only an untrusted header names.
     pub(super) tenant_untrusted: Seldom,
 }
@@ -44,6 +46,7 @@ impl Control {
             compared: AtomicU64::new(u64::MAX),
             unbound: Mutex::default(),
             subqueues_full: Seldom::default(),
+            subqueues_unmarked: Seldom::default(),
             tenant_untrusted: Seldom::default(),
         }
     }

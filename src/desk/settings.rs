@@ -181,8 +181,19 @@ pub(crate) async fn mark_spread(sidecar: &Sidecar, queue: &str) -> bool {
 
 /// Marks a queue in the store. `false`: the store did not hear of it.
 pub(crate) async fn mark_subqueues(sidecar: &Sidecar, queue: &str, mark: &SubqueueMark) -> bool {
-    let mark = put_setting(sidecar, SUBQUEUES, queue, Some(mark.text()));
-    mark.await.is_ok()
+    let marked = put_setting(sidecar, SUBQUEUES, queue, Some(mark.text())).await;
+    if let Err(fault) = &marked
+        && sidecar.control.subqueues_unmarked.now()
+    {
+        tracing::warn!(
+            id = %"subqueues_unmarked",
+            queue,
+            error = fault.message,
+            "the store cannot be told that this queue has subqueues: what lies in them waits until it can, and later \
+             jobs stay in the queue itself"
+        );
+    }
+    marked.is_ok()
 }
 
 /// The mark of a queue with which this subqueue is read too.

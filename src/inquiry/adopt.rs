@@ -7,10 +7,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::job::{self, DEFAULT_VISIBILITY};
@@ -31,16 +33,28 @@ use crate::wire::ojs::REPLY_DEPTH;
 use crate::wire::upstream::UpstreamError;
 
 /// Jobs on one page of the backend's list, and the most pages read.
-const PAGE: usize = 100;
+const PAGE: u32 = 100;
 const PAGES: usize = 100;
 /// How often more the list is read where it has several pages: a job may slip from one to the next between two questions,
 /// and some backends order each page anew.
 const READINGS: usize = 3;
-/// The pauses before the list is asked for again when it did not come.
-const LIST_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
+/// How long a page of the list may take at first: one that hangs keeps nobody for long.
+const PAGE_TIME: Duration = Duration::from_secs(2);
+/// How long it may take at most. Some backends read all of their jobs for it.
+const LONGEST_PAGE: Duration = Duration::from_secs(8);
+/// The pauses before the list is asked for again when it did not come, and how long a page may take then.
+const LIST_AGAIN: [(Duration, Duration); 2] = [
+    (Duration::from_millis(250), Duration::from_secs(4)),
+    (Duration::from_secs(1), LONGEST_PAGE),
+];
+/// How long the list may take in all: a start waits for it, and service managers wait for that for 90 s.
+const LONGEST_LIST: Duration = Duration::from_secs(60);
 /// How long the backend may take for its manifest, and twice as long each time after it was late: one that hangs keeps
 /// nobody for long, and one that is slow is heard in the end.
 const MANIFEST: Duration = Duration::from_secs(2);
+/// How often a backend is asked again that has not told what it is, and one that refuses to.
+const UNLEARNT: Duration = Duration::from_secs(2);
+const REFUSED: Duration = Duration::from_secs(60);
 /// By then a live sibling has named what it holds of the jobs that were found: it looks at the store every 1.2 s, and
 /// its sweep may be half a second late.
 const NAMED_BY: Duration = Duration::from_millis(2_500);
@@ -63,20 +77,37 @@ pub(crate) fn never_limits(live: &Live) -> bool {
     live.policies.is_empty() && live.policies.accept() == Accept::Ignore
 }
 
-/// No list of running jobs came: the status of what did, if anything.
+/// No list of running jobs came, or not to its end: the status of what came in place of it, or why nothing did.
 #[derive(Debug)]
-pub(crate) struct Unlisted(Option<StatusCode>);
+pub(crate) struct Unlisted(Result<StatusCode, UpstreamError>);
 
 impl Unlisted {
     /// Whether it may come another time.
     fn may_come(&self) -> bool {
-        self.0.is_none_or(|status| status.is_server_error())
+        self.0.as_ref().map_or(true, |status| is_no_word(*status))
     }
 }
 
-/// Whether the backend has told what it is, and what runs.
-pub(crate) fn is_learnt(sidecar: &Sidecar) -> bool {
-    sidecar.keeper.adoption.learnt.initialized()
+/// Whether something between us and the backend speaks for it, or it has its troubles.
+fn is_no_word(status: StatusCode) -> bool {
+    status.is_server_error() || calls::is_for_now(status)
+}
+
+/// How long after a question the backend is asked again what it is; `None`: it has told.
+pub(crate) fn asked_again_after(sidecar: &Sidecar) -> Option<Duration> {
+    let adoption = &sidecar.keeper.adoption;
+    if !adoption.learnt.initialized() {
+        return Some(UNLEARNT);
+    }
+    (adoption.is_refused.load(Ordering::Relaxed)).then_some(REFUSED)
+}
+
+/// Asks again what it is. Who fails is told.
+pub(crate) async fn ask_again(proxy: &Proxy) {
+    let _failed = match proxy.sidecar.keeper.adoption.learnt.initialized() {
+        false => ensure_learnt(proxy).await,
+        true => read_manifest(proxy, Duration::MAX).await,
+    };
 }
 
 /// Learns what must be known before the first limited FETCH: what kind of backend it is, and which
@@ -129,14 +160,20 @@ pub(crate) async fn ensure_learnt(proxy: &Proxy) -> Result<(), UpstreamError> {
 }
 
 async fn learn(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
+    read_manifest(proxy, patience).await?;
+    adopt_newly_limited(proxy).await;
+    Ok(())
+}
+
+/// Asks the backend what it is. Limits hold where it refuses to say that too.
+async fn read_manifest(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
     let mut call = calls::get(proxy, 0, "/ojs/manifest".to_owned());
     call.timeout = patience.min(proxy.sidecar.live().settings.upstream.timeout);
     let reply = calls::call(proxy, "manifest", call).await?;
     if let Some(stranger) = proxy.sidecar.backend.note_stranger(&reply) {
         return Err(UpstreamError::Unreadable(stranger.to_string()));
     }
-    if reply.status.is_server_error() {
-        // Something between us and the backend speaks for it.
+    if is_no_word(reply.status) {
         return Err(UpstreamError::Lost(format!(
             "its manifest is {}",
             reply.status
@@ -144,14 +181,27 @@ async fn learn(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
     }
     proxy.sidecar.backend.read_manifest(&reply.body);
     settings::follow_subqueues(&proxy.sidecar);
-    if !proxy.sidecar.backend.is_liveness_known() {
+    let is_refused = matches!(
+        reply.status,
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
+    );
+    let adoption = &proxy.sidecar.keeper.adoption;
+    let was_refused = adoption.is_refused.swap(is_refused, Ordering::Relaxed);
+    if is_refused && !was_refused {
+        tracing::warn!(
+            id = %"manifest_refused",
+            status = reply.status.as_u16(),
+            "the backend refuses to tell us what it is (GET /ojs/manifest): set upstream.token to one that may read it; \
+             until then [upstream] says what it does, or it is guessed"
+        );
+    }
+    if !is_refused && !proxy.sidecar.backend.is_liveness_known() {
         tracing::warn!(
             id = %"liveness_unknown",
             "nobody says whether a heartbeat keeps single jobs on this backend, so each limited job is claimed by itself, \
              which costs more calls: run `ojs-throttle doctor --probe`, and set upstream.liveness"
         );
     }
-    adopt_newly_limited(proxy).await;
     Ok(())
 }
 
@@ -189,7 +239,7 @@ async fn adopt_newly_limited(proxy: &Proxy) {
                 );
             }
         }
-        Err(Unlisted(Some(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))) => {
+        Err(Unlisted(Ok(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))) => {
             tracing::warn!(
                 id = %"active_refused",
                 status = status.as_u16(),
@@ -197,11 +247,12 @@ async fn adopt_newly_limited(proxy: &Proxy) {
                  those that run already have ended, as many more may run"
             )
         }
-        Err(Unlisted(status)) => tracing::warn!(
+        Err(Unlisted(came)) => tracing::warn!(
             id = %"active_missing",
-            status = status.map(|status| status.as_u16()),
-            "the backend has no list of active jobs for us; until those that run already have ended, as many more \
-             may run"
+            status = came.as_ref().ok().map(StatusCode::as_u16),
+            error = came.as_ref().err().map(tracing::field::display),
+            "the backend's list of active jobs did not come, or not to its end; until those that run already have \
+             ended, as many more may run"
         ),
     }
 }
@@ -234,11 +285,11 @@ async fn adopt_listed(
     let is_alone = looked && sidecar.store.siblings() == 0;
     let (mut adopted, mut seen) = (0, HashSet::new());
     let (mut unnamed, mut failed) = (HashMap::new(), HashSet::<Arc<str>>::new());
-    let mut pauses = LIST_AGAIN.into_iter();
-    let mut readings = 1..=READINGS;
+    let (mut again, mut readings) = (LIST_AGAIN.into_iter(), 1..=READINGS);
+    let (mut page_time, until) = (PAGE_TIME, Instant::now() + LONGEST_LIST);
     let listed = loop {
         let (mut found, before_it) = (Vec::new(), adopted);
-        let listed = list_running(proxy, before, &mut found).await;
+        let listed = list_running(proxy, before, (page_time, until), &mut found).await;
         // The store is asked about each once.
         found.retain(|claimed| {
             let is_asked = left.as_ref().is_none_or(|left| left.contains(&claimed.job));
@@ -266,20 +317,20 @@ async fn adopt_listed(
         }
         let has_more = adopted > before_it;
         match &listed {
-            Err(unlisted) if unlisted.may_come() => match pauses.next() {
-                Some(pause) => {
+            Err(unlisted) if unlisted.may_come() => match again.next() {
+                Some((pause, longer)) if Instant::now() < until => {
                     seen.clear();
+                    page_time = longer;
                     tokio::time::sleep(pause).await;
                 }
-                None => break listed,
+                _ => break listed,
             },
             Ok(pages) if *pages > 1 && has_more && readings.next().is_some() => {}
             _ => break listed,
         }
     };
     if listed.as_ref().is_err_and(Unlisted::may_come) {
-        let left = left.into_iter().flatten();
-        failed.extend(left.filter(|job| !seen.contains(job)));
+        failed.extend(left.into_iter().flatten().filter(|job| !seen.contains(job)));
     }
     limit_unnamed(proxy, before, unnamed, failed);
     listed.map(|_| adopted)
@@ -332,35 +383,50 @@ async fn limit(sidecar: &Sidecar, claimed: &Claimed) -> Result<bool, StoreError>
 }
 
 /// Reads the backend's list of active jobs, and says how many pages it has. Those that are limited here, were not before
-/// and are not held come to `found`, also where the list breaks off.
-pub(crate) async fn list_running(
+/// and are not held come to `found`, also where the list breaks off: a page may take so long, and all until then.
+async fn list_running(
     proxy: &Proxy,
     before: &LimitedBefore,
+    (page_time, until): (Duration, Instant),
     found: &mut Vec<Claimed>,
 ) -> Result<usize, Unlisted> {
+    let mut listed: u32 = 0;
     for page in 1..=PAGES {
         let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
         let mut call = calls::get(proxy, 0, target);
-        call.timeout = Duration::from_secs(2);
+        call.timeout = page_time.min(until.saturating_duration_since(Instant::now()));
         let answer = calls::call(proxy, "list_active", call).await;
-        let reply = answer.map_err(|_| Unlisted(None))?;
-        let unlisted = || Unlisted(Some(reply.status));
+        let reply = answer.map_err(|error| Unlisted(Err(error)))?;
+        let unlisted = || Unlisted(Ok(reply.status));
         if reply.status != StatusCode::OK {
             return Err(unlisted());
         }
-        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok();
-        let jobs = whole.and_then(|whole| whole.get_exact("items"));
-        let jobs = jobs.ok_or_else(unlisted)?;
+        let whole = Json::parse(&reply.body, REPLY_DEPTH).map_err(|_| unlisted())?;
+        let jobs = whole.get_exact("items").ok_or_else(unlisted)?;
+        let pagination = whole.get_exact("pagination");
+        let total = pagination.and_then(|pagination| pagination.get_exact("total")?.u32());
         let mut count = 0;
         for job in jobs.items() {
             count += 1;
             found.extend(running(&proxy.sidecar, 0, job, before));
         }
-        if count < PAGE {
+        listed += count;
+        // Some give fewer jobs a page than they are asked for.
+        let has_more = count == PAGE || total.is_some_and(|total| listed < total);
+        if count == 0 || !has_more {
             return Ok(page);
         }
     }
     Ok(PAGES)
+}
+
+/// Reads that list where nobody waits for it, with all of them that are limited.
+pub(crate) async fn list_all_running(
+    proxy: &Proxy,
+    found: &mut Vec<Claimed>,
+) -> Result<usize, Unlisted> {
+    let time = (LONGEST_PAGE, Instant::now() + LONGEST_LIST);
+    list_running(proxy, &LimitedBefore::None, time, found).await
 }
 
 /// Gives one running job its row, above its limits if need be. Says whether it got one. The backend is asked about it

@@ -8,7 +8,7 @@ use http::request::Parts;
 
 use crate::desk::{Proxy, scope};
 use crate::json::{Json, quote};
-use crate::wire::ojs::REPLY_DEPTH;
+use crate::wire::ojs::{REPLY_DEPTH, speaks_ojs};
 use crate::wire::tick;
 use crate::wire::upstream::{Call, Reply, UpstreamError};
 
@@ -110,7 +110,7 @@ pub(crate) enum Lookup {
     Gone,
     /// It says something else, or something else answered.
     Unknown,
-    /// It did not answer, or not now.
+    /// It did not answer, or not now, or a gateway had no way to it.
     Unanswered,
 }
 
@@ -122,14 +122,23 @@ pub(crate) async fn look_up(proxy: &Proxy, scope: u64, job: &str) -> Lookup {
     };
     match reply.status {
         StatusCode::OK => Lookup::Found(reply.body),
-        // A backend without this route answers 404 too, and so does what stands before it, but not in JSON.
-        StatusCode::NOT_FOUND | StatusCode::GONE
-            if Json::parse(&reply.body, REPLY_DEPTH).is_ok() =>
-        {
-            Lookup::Gone
-        }
+        StatusCode::NOT_FOUND | StatusCode::GONE => absent(&reply),
         status if is_for_now(status) => Lookup::Unanswered,
         _ => Lookup::Unknown,
+    }
+}
+
+/// What it means that a job is said not to be there.
+fn absent(reply: &Reply) -> Lookup {
+    // A backend without this route says so in plain text.
+    let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
+        return Lookup::Unknown;
+    };
+    let code = whole.get("error").and_then(|error| error.get("code"));
+    // A gateway that has no route for a moment says so in JSON of its own, and knows nothing of jobs.
+    match speaks_ojs(&reply.headers) || code.is_some_and(|code| code.text().is_some()) {
+        true => Lookup::Gone,
+        false => Lookup::Unanswered,
     }
 }
 
@@ -145,7 +154,8 @@ pub(crate) fn may_be_done(answer: &Result<Reply, UpstreamError>) -> bool {
 pub(crate) fn is_for_now(status: StatusCode) -> bool {
     matches!(
         status,
-        StatusCode::TOO_MANY_REQUESTS
+        StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT

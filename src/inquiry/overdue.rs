@@ -154,6 +154,9 @@ async fn ask_round(proxy: &Proxy, rows: Vec<Row>, slots: &mut ByClaim, said: &On
             Err(_) => {}
         }
     }
+    // Who was not come to is asked first in the next round.
+    let now = sidecar.store.now();
+    later.extend(rows.map(|row| look_later(&row, now)));
     // At the end, so that between a word of the worker and this there is next to no time.
     for row in unanswered {
         if let Some((row, until)) = unasked_for(sidecar, row, slots).await {

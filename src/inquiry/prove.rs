@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashSet;
-use http::StatusCode;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -84,7 +83,7 @@ pub(crate) enum Word {
     Ours(Instant),
     /// The job is not active in that attempt any more.
     Gone,
-    /// The backend did not answer, was not asked, or failed to keep it.
+    /// The backend did not answer, was not asked, or did not keep it.
     None,
 }
 
@@ -106,9 +105,11 @@ pub(crate) async fn confirm(
     let mut heartbeat = calls::post(proxy, scope, target, body);
     heartbeat.timeout = heartbeat.timeout.min(patience);
     let answer = calls::call(proxy, "heartbeat", heartbeat).await;
-    // A job may be active still, and yet a heartbeat that was lost or failed keeps no claim.
+    // A job may be active still, and yet a heartbeat that was lost, failed or refused keeps no claim. A backend without
+    // this route ends no claims.
     let keeps = answer.as_ref().is_ok_and(|reply| {
-        !reply.status.is_server_error() && reply.status != StatusCode::TOO_MANY_REQUESTS
+        let has_no_route = [404, 405, 501].contains(&reply.status.as_u16());
+        reply.status.is_success() || has_no_route
     });
     let named: HashSet<Cow<'_, str>> = match &answer {
         // Where any heartbeat keeps all jobs of a worker, the list is only an echo.

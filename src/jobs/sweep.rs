@@ -29,8 +29,6 @@ use crate::{egress, shadow};
 use files::SiblingFiles;
 use pace::ticks;
 
-/// How often a backend that has not told what it is is asked again.
-const UNLEARNT: Duration = Duration::from_secs(2);
 /// Rows looked at in one go.
 const AT_ONCE: usize = 256;
 /// How often what came with requests and is not used any more is forgotten.
@@ -182,9 +180,9 @@ async fn watch_backend(proxy: &Proxy) {
     loop {
         ticks.tick().await;
         let has_backend = !proxy.sidecar.config().calls_only();
-        if has_backend && !adopt::is_learnt(&proxy.sidecar) && asked.elapsed() >= UNLEARNT {
-            // Who fails is told.
-            let _failed = adopt::ensure_learnt(proxy).await;
+        let again = adopt::asked_again_after(&proxy.sidecar);
+        if has_backend && again.is_some_and(|after| asked.elapsed() >= after) {
+            adopt::ask_again(proxy).await;
             asked = Instant::now();
         }
         proxy.sidecar.calling.end_outages();

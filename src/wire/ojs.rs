@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderName, HeaderValue, Method};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// How deep JSON may nest in requests on routes that are read.
@@ -27,6 +28,13 @@ pub const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
 pub const BLOCK_TIMEOUT: HeaderName = HeaderName::from_static("ojs-block-timeout");
 /// The trace that a request is part of, and its caller's place in it (W3C Trace Context).
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// Whether the headers of a reply say that it speaks OJS: those of what stands before a backend do not.
+pub fn speaks_ojs(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    headers.contains_key(OJS_VERSION)
+        || kind.is_some_and(|kind| kind.starts_with(MEDIA_TYPE.as_bytes()))
+}
 
 /// The operation that a request names. Parts of the path are percent-decoded, and borrowed where nothing was encoded.
 #[derive(Clone, PartialEq, Eq, Debug)]

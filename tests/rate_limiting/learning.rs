@@ -1,15 +1,19 @@
 //! What is learnt of the backend before the first limited FETCH, and from one that has its troubles.
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use http::request::Parts;
+use http::{Request, Response};
 
 use super::prelude::*;
 use super::upstream::answering_after;
-use crate::sidecar::answering::bind;
+use crate::harness::lines::Lines;
+use crate::sidecar::answering::{Answering, Answers, answering_by, bind, serve};
 
 /// No jobs, in a list or for a FETCH.
 const NONE: (&str, &str) = ("200", r#"{"jobs":[],"items":[]}"#);
-const FAILING: &[(&str, &str)] = &[("200", "{}"), ("503", ""), NONE];
-const ABSENT: &[(&str, &str)] = &[("200", "{}"), ("404", ""), NONE];
 const LIMITS: &str = "[[policy]]\nname = 'p'\nkey = 'k'\nconcurrency = 1";
 
 /// A sidecar before a backend that gives these answers in turn, the last one again and again, and what
@@ -94,16 +98,75 @@ async fn a_backend_that_is_slow_to_say_what_it_is_is_heard_in_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_of_running_jobs_that_fails_once_is_asked_for_again() {
-    for (answers, times) in [(FAILING, 2), (ABSENT, 1)] {
+    for (status, times) in [("503", 2), ("429", 2), ("408", 2), ("404", 1)] {
+        let answers = Box::leak(Box::new([("200", "{}"), (status, ""), NONE]));
         let (net, sidecar, asked) = before(answers).await;
         let fetched = fetch(&Client::new(&net, sidecar.addr)).await;
         assert_eq!(fetched, 200);
-        assert_eq!(lists(&asked), times);
+        assert_eq!(lists(&asked), times, "{status}");
         sidecar.stop().await;
     }
 }
 
 const LITE: (&str, &str) = ("200", r#"{"implementation":{"name":"ojs-backend-lite"}}"#);
+
+/// How often this one was asked what it is.
+fn manifests(backend: &Answering) -> usize {
+    let asked = backend.requests().into_iter();
+    let of_manifest = asked.filter(|(head, _)| head.uri.path() == "/ojs/manifest");
+    of_manifest.count()
+}
+
+/// What stands before a backend says that it is not the time: that is no word of what the backend is.
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_does_not_come_for_now_is_asked_for_again() {
+    for status in [503, 429, 408] {
+        let (lines, _logged) = Lines::listen();
+        let was_asked = AtomicBool::default();
+        let says = move |head: &Parts| match head.uri.path() {
+            "/ojs/manifest" if !was_asked.swap(true, Relaxed) => (status, Bytes::new()),
+            "/ojs/manifest" => (200, LITE.1.into()),
+            _ => (200, NONE.1.into()),
+        };
+        let (backend, sidecar, client) = answering_by(Duration::ZERO, LIMITS, says).await;
+        assert_eq!(fetch(&client).await, 200);
+        assert_eq!(manifests(&backend), 2, "{status}");
+        assert_eq!(lines.with("id=liveness_unknown"), [""; 0], "{status}");
+        sidecar.stop().await;
+    }
+}
+
+/// A refusal holds nobody up: it is told what helps, and asked again now and then until a manifest was read.
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_is_refused_is_told_and_read_later() {
+    for status in [401, 403] {
+        let (lines, _logged) = Lines::listen();
+        let is_open = Arc::<AtomicBool>::default();
+        let opened = Arc::clone(&is_open);
+        let says = move |head: &Parts| match head.uri.path() {
+            "/ojs/manifest" if !opened.load(Relaxed) => (status, Bytes::new()),
+            "/ojs/manifest" => (200, LITE.1.into()),
+            _ => (200, NONE.1.into()),
+        };
+        let (backend, sidecar, client) = answering_by(Duration::ZERO, LIMITS, says).await;
+        assert_eq!(fetch(&client).await, 200);
+        sleep(Duration::from_secs(200)).await;
+        let asked = manifests(&backend);
+        assert!((2..10).contains(&asked), "{asked}");
+        is_open.store(true, Relaxed);
+        sleep(Duration::from_secs(200)).await;
+        assert_eq!(manifests(&backend), asked + 1);
+        let told = lines.with("id=manifest_refused").join("\n");
+        let says = format!("status={status}");
+        assert!(
+            told.contains(&says) && told.contains("upstream.token"),
+            "{told}"
+        );
+        assert!(lines.with("id=liveness_unknown").is_empty());
+        sidecar.stop().await;
+    }
+}
+
 const BEATEN: (&str, &str) = ("200", r#"{"jobs_extended":["j"]}"#);
 
 /// Where claims last from their start, the first heartbeat after a restart does not shorten one.
@@ -146,6 +209,63 @@ async fn a_long_list_of_running_jobs_is_read_until_it_brings_nothing_new() {
     assert_eq!(fetch(&Client::new(&net, sidecar.addr)).await, 200);
     assert_eq!(lists(&asked), 6, "the third reading brings nothing");
     let taken = sidecar.client().inspect("k").await;
+    assert_eq!(taken["active"], 120, "{taken}");
+}
+
+/// Some backends read every job that they have for this list.
+#[tokio::test(start_paused = true)]
+async fn a_list_of_running_jobs_that_takes_long_is_waited_for() {
+    for (slow, late) in [(3, false), (7, false), (20, true)] {
+        let (lines, _logged) = Lines::listen();
+        let answers = move |request: Request<Bytes>| async move {
+            Response::new(Bytes::from(match request.uri().path() {
+                "/ojs/manifest" => LITE.1.to_owned(),
+                "/ojs/v1/admin/jobs" => {
+                    sleep(Duration::from_secs(slow)).await;
+                    let job = json!({"id": "j", "type": "t", "queue": "q", "state": "active"});
+                    json!({"items": [job]}).to_string()
+                }
+                _ => NONE.1.to_owned(),
+            }))
+        };
+        let answers: Arc<Answers> = Arc::new(move |request| Box::pin(answers(request)));
+        let net = Net::Sim(sim::Network::default());
+        let (listener, base) = bind(&net).await;
+        tokio::spawn(serve(listener, answers));
+        let sidecar = Start::before(&net, &base, LIMITS).start().await;
+        assert_eq!(fetch(&sidecar.client()).await, 200);
+        let (admin, of_adopted) = (sidecar.admin(), "ojs_throttle_slots_adopted_total");
+        let adopted = admin.metric(of_adopted).await.unwrap_or_default();
+        assert_eq!(adopted, if late { 0.0 } else { 1.0 }, "{slow} s");
+        let told = lines.with("id=active_missing").join("\n");
+        assert_eq!(
+            told.contains("did not answer within"),
+            late,
+            "{slow} s: {told}"
+        );
+        sidecar.stop().await;
+    }
+}
+
+/// A page may have fewer jobs than were asked for, and be followed by others all the same.
+#[tokio::test(start_paused = true)]
+async fn a_list_of_running_jobs_ends_with_the_total_that_it_tells() {
+    let says = |head: &Parts| {
+        let asked = head.uri.query().unwrap_or_default().split('&');
+        let page = asked.filter_map(|one| one.strip_prefix("page=")).next();
+        let Some(page) = page.map(|page| page.parse::<usize>().unwrap()) else {
+            return (200, NONE.1.into());
+        };
+        let job =
+            |nth| json!({"id": format!("j{nth}"), "type": "t", "queue": "q", "state": "active"});
+        let items: Vec<_> = (page * 50 - 50..120.min(page * 50)).map(job).collect();
+        let pagination = json!({"total": 120, "page": page, "per_page": 50});
+        let list = json!({"items": items, "pagination": pagination});
+        (200, list.to_string().into())
+    };
+    let (_backend, _sidecar, client) = answering_by(Duration::ZERO, LIMITS, says).await;
+    assert_eq!(fetch(&client).await, 200);
+    let taken = client.inspect("k").await;
     assert_eq!(taken["active"], 120, "{taken}");
 }
 

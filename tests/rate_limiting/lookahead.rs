@@ -350,28 +350,39 @@ async fn held_jobs_are_kept_under_their_credentials_whoever_else_asks() {
     }
 }
 
-/// That a job is active still says nothing of how long: a heartbeat that failed has kept no claim. Nobody gets such a job
-/// once its claim is over, because a sibling may have claimed it anew.
+/// That a job is active still says nothing of how long: a heartbeat that failed or was refused has kept no claim. Nobody
+/// gets such a job once its claim is over, because a sibling may have claimed it anew. A backend without heartbeats ends no
+/// claim.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_no_heartbeat_kept_is_over_at_its_deadline() {
     let job = |n: usize| json!({"id": format!("j{n}"), "type": "t", "queue": "slots", "args": [], "state": "active"});
     let jobs = Bytes::from(json!({"jobs": [job(0), job(1)]}).to_string());
-    let given = Arc::<AtomicBool>::default();
-    let says = move |head: &Parts| match head.uri.path() {
-        "/ojs/v1/workers/fetch" if !given.swap(true, Relaxed) => (200, jobs.clone()),
-        "/ojs/v1/workers/heartbeat" => (503, "{}".into()),
-        "/ojs/v1/jobs/j1" => (200, json!({"job": job(1)}).to_string().into()),
-        _ => (200, "{}".into()),
-    };
-    let (_, sidecar, client) = answering_by(Duration::ZERO, ONE, says).await;
-    let asks =
-        json!({"queues": ["slots"], "count": 2, "worker_id": "w", "visibility_timeout_ms": 6_000});
-    assert_eq!(client.fetch_as(asks).await.len(), 1);
-    let (admin, lost) = (sidecar.admin(), "ojs_throttle_hold_lost_total");
-    sleep(Duration::from_secs(5)).await;
-    assert_eq!(admin.metric(lost).await, Some(0.0));
-    sleep(Duration::from_secs(3)).await;
-    assert_eq!(admin.metric(lost).await, Some(1.0));
+    for (status, lost) in [
+        (503, 1.0),
+        (403, 1.0),
+        (408, 1.0),
+        (409, 1.0),
+        (404, 0.0),
+        (405, 0.0),
+        (501, 0.0),
+    ] {
+        let (jobs, given) = (jobs.clone(), AtomicBool::default());
+        let says = move |head: &Parts| match head.uri.path() {
+            "/ojs/v1/workers/fetch" if !given.swap(true, Relaxed) => (200, jobs.clone()),
+            "/ojs/v1/workers/heartbeat" => (status, Bytes::new()),
+            "/ojs/v1/jobs/j1" => (200, json!({"job": job(1)}).to_string().into()),
+            _ => (200, "{}".into()),
+        };
+        let (_, sidecar, client) = answering_by(Duration::ZERO, ONE, says).await;
+        let asks = json!({"queues": ["slots"], "count": 2, "worker_id": "w", "visibility_timeout_ms": 6_000});
+        assert_eq!(client.fetch_as(asks).await.len(), 1);
+        let (admin, of_lost) = (sidecar.admin(), "ojs_throttle_hold_lost_total");
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(admin.metric(of_lost).await, Some(0.0), "{status}");
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(admin.metric(of_lost).await, Some(lost), "{status}");
+        sidecar.stop().await;
+    }
 }
 
 /// A worker that got all that it asked for is told when the next job may start only where that is known: those

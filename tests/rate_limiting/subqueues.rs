@@ -1,8 +1,11 @@
 //! What lies where in the subqueues of a queue, as operators are told it; judged from the backend's own numbers.
 
 use ojs_throttle::policy::subqueue::{COUNT, Spread, Subqueue};
+use ojs_throttle::store::Store;
+use ojs_throttle::store::guard::{Guard, OnStoreError};
 
 use super::prelude::*;
+use crate::harness::lines::Lines;
 use crate::sidecar::simulated::Served;
 
 const CONFIG: &str = "[hold]\nmax = 64\n[[policy]]\nname = \"tenants\"\nmatch = { queue = \"crm\" }\n\
@@ -234,6 +237,34 @@ async fn after_a_restart_statistics_find_what_lies_in_subqueues() {
         told = stats.json()["queue"]["available"].clone();
     }
     assert_eq!(told, 40);
+}
+
+/// The store is away at the start, and does not know that jobs lie in subqueues of which the file says nothing any more.
+#[tokio::test(start_paused = true)]
+async fn jobs_in_subqueues_are_found_once_the_store_is_there() {
+    let pair = Pair::start().await;
+    pair.enqueue("acme").await;
+    let Pair {
+        net,
+        behind,
+        sidecar,
+        ..
+    } = pair;
+    sidecar.stop().await;
+    let (lines, _logged) = Lines::listen();
+    let faulty = Arc::new(Faulty::new(Arc::new(MemoryStore::new(NOON))));
+    faulty.standing(Some(Fault::gone()));
+    let guard = Guard::new(faulty.clone(), OnStoreError::Share);
+    let config = CONFIG.replace("[[queue]]\nname = \"crm\"\nsubqueues = true\n", "");
+    let start = Start::before(&net, &behind.base(), &config).seed(8);
+    let sidecar = start.store(Store::shared(Arc::new(guard))).start().await;
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(lines.with("id=subqueues_found"), [""; 0]);
+    assert_eq!(lines.with("id=subqueues_unmarked").len(), 1);
+    faulty.standing(None);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(lines.with("id=subqueues_found").len(), 1);
+    assert_eq!(sidecar.client().fetch("crm", 1).await.len(), 1);
 }
 
 /// A job within reach is not told to wait until fewer stand there.

@@ -1,10 +1,14 @@
 //! Backends that record, and backends that fail.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use http::request::Parts;
+
 use super::prelude::*;
-use crate::sidecar::answering::{Answering, Heard, answering_by, bind};
+use crate::sidecar::answering::{Answering, Heard, answering_as, answering_by, bind};
 
 /// A backend that stores every job, with a sidecar before it and a client of that.
 pub async fn storing(config: &str) -> (Answering, Sidecar, Client) {
@@ -234,4 +238,106 @@ async fn an_id_that_comes_several_times_goes_out_once() {
         assert_eq!(key["active"], 2, "{key}");
         sidecar.stop().await;
     }
+}
+
+const ALL: &str = "[[policy]]\nname = 'p'\nkey = 'k'\nconcurrency = 200\n";
+
+/// A job of queue `q` that is out.
+fn active(id: &str) -> Value {
+    json!({"id": id, "type": "t", "queue": "q", "args": [], "state": "active", "attempt": 1})
+}
+
+/// What stands before the backend reloads its routes, and has an answer of its own meanwhile. Only the backend's says
+/// that there is no such job.
+#[tokio::test(start_paused = true)]
+async fn a_404_of_a_gateway_ends_no_claim_and_no_slot() {
+    for (body, is_backends) in [
+        (r#"{"message":"no Route matched with those values"}"#, false),
+        (r#"{"error_msg":"404 Route Not Found"}"#, false),
+        (
+            r#"{"statusCode":404,"message":"Resource not found"}"#,
+            false,
+        ),
+        (r#"{"error":{"code":404,"message":"Not Found"}}"#, false),
+        (
+            r#"{"error":{"code":"not_found","message":"no such job"}}"#,
+            true,
+        ),
+    ] {
+        let (given, reloads) = (AtomicBool::default(), Arc::<AtomicBool>::default());
+        let is_reloading = Arc::clone(&reloads);
+        let says = move |head: &Parts| {
+            let path = head.uri.path();
+            let said = match path.strip_prefix("/ojs/v1/jobs/") {
+                _ if is_reloading.load(Relaxed) => return (404, body.into()),
+                Some(job) => json!({"job": active(job)}),
+                None if path == "/ojs/manifest" => json!({"specversion": "1.0"}),
+                None if path.ends_with("/fetch") && !given.swap(true, Relaxed) => {
+                    json!({"jobs": [active("out"), active("held")]})
+                }
+                None => json!({}),
+            };
+            (200, said.to_string().into())
+        };
+        let limit = ALL.replace("200", "1");
+        let (backend, sidecar, client) = answering_as(None, Duration::ZERO, &limit, says).await;
+        let client = client.with("authorization", "Bearer a");
+        let asks =
+            json!({"queues": ["q"], "count": 2, "worker_id": "w", "visibility_timeout_ms": 6_000});
+        assert_eq!(client.fetch_as(asks).await.len(), 1);
+        // Meanwhile the one that is out is overdue, and the other's claim is to be kept.
+        sleep(Duration::from_millis(5_500)).await;
+        backend.clear();
+        reloads.store(true, Relaxed);
+        sleep(Duration::from_millis(2_500)).await;
+        reloads.store(false, Relaxed);
+        let asked = backend.requests();
+        for job in ["/ojs/v1/jobs/out", "/ojs/v1/jobs/held"] {
+            let is_asked = asked.iter().any(|(head, _)| head.uri.path() == job);
+            assert!(is_asked, "{job}: {body}");
+        }
+        sleep(Duration::from_secs(2)).await;
+        let admin = sidecar.admin();
+        for of_ended in [
+            "ojs_throttle_hold_lost_total",
+            "ojs_throttle_slots_reclaimed_total",
+        ] {
+            let ended = admin.metric(of_ended).await.unwrap_or_default();
+            assert_eq!(ended > 0.0, is_backends, "{of_ended}: {body}");
+        }
+        sidecar.stop().await;
+    }
+}
+
+/// Many workers die at once, and the backend is slow: what one round of questions does not come to is asked in the next.
+#[tokio::test(start_paused = true)]
+async fn each_overdue_slot_is_asked_about_soon() {
+    let asked = Arc::<Mutex<HashMap<String, Instant>>>::default();
+    let (heard, given) = (Arc::clone(&asked), AtomicBool::default());
+    let says = move |head: &Parts| {
+        let path = head.uri.path();
+        let said = match path.strip_prefix("/ojs/v1/jobs/") {
+            Some(job) => {
+                let mut heard = heard.lock().unwrap();
+                heard.entry(job.to_owned()).or_insert_with(Instant::now);
+                json!({"job": active(job)})
+            }
+            None if path.ends_with("/fetch") && !given.swap(true, Relaxed) => {
+                let jobs: Vec<_> = (0..200).map(|n| active(&format!("j{n}"))).collect();
+                json!({"jobs": jobs})
+            }
+            None => json!({}),
+        };
+        (200, said.to_string().into())
+    };
+    let slow = Duration::from_millis(300);
+    let (_backend, _sidecar, client) = answering_by(slow, ALL, says).await;
+    let asks =
+        json!({"queues": ["q"], "count": 200, "worker_id": "w", "visibility_timeout_ms": 5_000});
+    assert_eq!(client.fetch_as(asks).await.len(), 200);
+    sleep(Duration::from_secs(20)).await;
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked.len(), 200);
+    let took = *asked.values().max().unwrap() - *asked.values().min().unwrap();
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }

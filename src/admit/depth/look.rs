@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::fleet;
 use crate::bounds::{Awaited, Bounds, MissingStats, Pressure, StatsAnswer};
@@ -22,6 +22,8 @@ use crate::wire::ojs::REPLY_DEPTH;
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
+/// How often the store is told again of subqueues that it did not take.
+const MARK_AGAIN: Duration = Duration::from_secs(30);
 /// The most pages of the list of queues that are read at the start.
 const MOST_PAGES: usize = 100;
 /// The most names that nobody reads of which it is asked whether jobs wait there.
@@ -78,8 +80,12 @@ pub(crate) async fn measure_queues(proxy: &Proxy) {
     unbounded.tell(|queue| is_bounded(pressure, queue));
     let proxy = proxy.clone();
     let _task = sidecar.tasks.spawn(async move {
-        find_subqueues(&proxy, &listed).await;
+        let mut are_known = find_subqueues(&proxy, &listed).await;
         measure_all(&proxy, &names).await;
+        let draining = &proxy.sidecar.tasks.draining;
+        while !are_known && (draining.run_until_cancelled(sleep(MARK_AGAIN)).await).is_some() {
+            are_known = find_subqueues(&proxy, &listed).await;
+        }
     });
 }
 
@@ -106,10 +112,11 @@ async fn measure_all(proxy: &Proxy, names: &[String]) {
 }
 
 /// Marks queues of which jobs lie in subqueues, and the store does not know it: it was emptied, or it was the memory of
-/// another life of this sidecar. A file that says nothing of subqueues any more would strand them.
-async fn find_subqueues(proxy: &Proxy, listed: &[String]) {
+/// another life of this sidecar. A file that says nothing of subqueues any more would strand them. `false`: the store did
+/// not take a mark.
+async fn find_subqueues(proxy: &Proxy, listed: &[String]) -> bool {
     let sidecar = &proxy.sidecar;
-    let mut found = HashSet::new();
+    let (mut found, mut are_known) = (HashSet::new(), true);
     for name in listed {
         let Some((base, subqueue)) = split(name) else {
             continue;
@@ -123,16 +130,19 @@ async fn find_subqueues(proxy: &Proxy, listed: &[String]) {
         }
         let mark = settings::mark_with(sidecar, base, subqueue);
         if !is_read(base) && found.insert((base, mark.most)) {
-            let is_kept = settings::mark_subqueues(sidecar, base, &mark).await;
-            tracing::warn!(
-                id = %"subqueues_found",
-                queue = base,
-                is_kept,
-                "jobs wait in subqueues of this queue, which the store did not know: they are asked for from now on"
-            );
+            if settings::mark_subqueues(sidecar, base, &mark).await {
+                tracing::warn!(
+                    id = %"subqueues_found",
+                    queue = base,
+                    "jobs wait in subqueues of this queue, which the store did not know: they are asked for from now on"
+                );
+            } else {
+                are_known = false;
+            }
         }
         sidecar.subqueues.mark(base, subqueue, None);
     }
+    are_known
 }
 
 /// How many names of subqueues the backend lists; and those that nobody reads and where jobs wait, with how many.

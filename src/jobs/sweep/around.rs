@@ -12,7 +12,7 @@ use super::unshared::{Lived, TOGETHER, UnsharedSidecars};
 use crate::admit::depth;
 use crate::desk::adoption::Listing;
 use crate::desk::{Live, Proxy, Sidecar};
-use crate::inquiry::adopt::{LimitedBefore, list_running, never_limits};
+use crate::inquiry::adopt::{list_all_running, never_limits};
 use crate::policy::{Pattern, Policy, nearest};
 use crate::store::{Claimed, LedgerExt, NAMES, sidecar_of};
 use crate::told::causes::{self, Cause, quoted};
@@ -59,7 +59,7 @@ pub(super) async fn look_for_evaded(proxy: &Proxy) {
         if limits {
             let _listing = Listing::begin(&sidecar.keeper.adoption);
             // Without a list nothing is known of others.
-            let listed = list_running(proxy, &LimitedBefore::None, &mut running).await;
+            let listed = list_all_running(proxy, &mut running).await;
             in_vain += 1;
             if listed.is_ok() {
                 in_vain = 0;
@@ -86,7 +86,7 @@ pub(super) async fn look_for_evaded(proxy: &Proxy) {
 async fn note_before(proxy: &Proxy, workers: &mut WorkersAround) {
     let mut running = Vec::new();
     if !never_limits(&proxy.sidecar.live()) {
-        let listed = list_running(proxy, &LimitedBefore::None, &mut running).await;
+        let listed = list_all_running(proxy, &mut running).await;
         if listed.is_ok() {
             workers.note_running(&proxy.sidecar, &running).await;
         }
