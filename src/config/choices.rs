@@ -6,8 +6,6 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use ojs_reader::Secret;
 
-use super::settings::Settings;
-
 /// How log lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogFormat {
@@ -37,37 +35,7 @@ pub enum StoreUrl {
     Sqlite(PathBuf),
 }
 
-impl Settings {
-    /// Keeps the login of a store that is at the same place as the one that `running` uses. Returns whether another is
-    /// written: a password that was rotated in its file must not stop what else changes.
-    pub fn keep_store_login(&mut self, running: &Settings) -> bool {
-        let (next, running) = (&mut self.store, &running.store);
-        let is_same = next.url == running.url && next.password == running.password;
-        if is_same || !next.url.is_place_of(&running.url) {
-            return false;
-        }
-        (next.url, next.password) = (running.url.clone(), running.password.clone());
-        true
-    }
-}
-
 impl StoreUrl {
-    /// Whether both are the same place, whoever logs in there.
-    fn is_place_of(&self, other: &StoreUrl) -> bool {
-        let place = |url: &Secret| {
-            let place = url.expose().split_once("://").map(|(scheme, rest)| {
-                let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
-                (scheme.to_owned(), place.to_owned())
-            });
-            place.unwrap_or_default()
-        };
-        match (self, other) {
-            (StoreUrl::Redis(a), StoreUrl::Redis(b))
-            | (StoreUrl::Postgres(a), StoreUrl::Postgres(b)) => place(a) == place(b),
-            _ => false,
-        }
-    }
-
     /// This store with that password; `None`: it has one, or takes none.
     pub(super) fn with_password(&self, password: &Secret) -> Option<StoreUrl> {
         let with = |url: &Secret| {

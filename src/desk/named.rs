@@ -1,7 +1,6 @@
 //! The job keys that were named so far, so that they can be listed and shown, and the jobs that are known to
 //! wait for them in the backend.
 
-use std::borrow::Borrow;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::Sidecar;
 use crate::json::Json;
-use crate::limit::{Beside, Key, Limited, Limits, Space, each_key};
+use crate::limit::{Beside, Key, Limited, Limits, Space, counted_beside, each_key};
 use crate::policy::{BROUGHT, strictest};
 use crate::store::Claimed;
 use crate::wire::ojs::REPLY_DEPTH;
@@ -188,27 +187,6 @@ fn keep<'a>(kept: &mut Limits, all: impl Iterator<Item = &'a Limits>) {
 /// The first limit of each job key, with its place.
 fn job_keys(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
     each_key(limited).filter(|(_, one)| one.space == Space::Job)
-}
-
-/// These limits with what a start of each job key counts in besides, by its first limit; `None`: nothing.
-pub(crate) fn counted_beside<B: Borrow<Beside>>(
-    limited: &[Limited],
-    beside: impl Fn(&Limited) -> Option<B>,
-) -> Option<Arc<[Limited]>> {
-    let mut all = None;
-    for (nth, one) in job_keys(limited) {
-        let own = limited.iter().filter(|other| other.shares_key(one));
-        let own = own.map(|own| &own.limits);
-        let Some(missing) = beside(one).and_then(|of| of.borrow().of(own)) else {
-            continue;
-        };
-        let all = all.get_or_insert_with(|| limited.to_vec());
-        if let Some(one) = all.get_mut(nth) {
-            one.limits.rates.extend(missing.rates);
-            one.limits.throttle = one.limits.throttle.or(missing.throttle);
-        }
-    }
-    all.map(Arc::from)
 }
 
 impl Book {

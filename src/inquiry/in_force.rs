@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::job;
 use crate::desk::{Sidecar, named};
 use crate::hold::Pick;
-use crate::limit::{Beside, Limited, Limits, Space, Timestamp};
+use crate::limit::{Beside, Limited, Limits, Space, Timestamp, counted_beside};
 use crate::policy::price::one_price;
 use crate::policy::{self, strictest};
 use crate::store::{LedgerExt, Override, Overrides};
@@ -99,7 +99,7 @@ pub(crate) fn asked<'a>(
         Some(Beside::written(of_key.map(|written| &written.limits)))
     };
     if let Cow::Owned(set) = &now
-        && let Some(all) = named::counted_beside(set, written)
+        && let Some(all) = counted_beside(set, written)
     {
         now = Cow::Owned(all);
     }

@@ -1,7 +1,11 @@
 //! What a start counts in beside its own limits: the windows and the spacing that other jobs of its key name.
 
+use std::borrow::Borrow;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
 
+use super::key::Space;
+use super::limited::{Limited, each_key};
 use super::limits::{Limits, Measure, Rate, Throttle};
 use super::windows::MOST;
 
@@ -110,6 +114,27 @@ impl Beside {
         };
         limits.counts_time().then_some(limits)
     }
+}
+
+/// These limits with what a start of each job key counts in besides, by its first limit; `None`: nothing.
+pub fn counted_beside<B: Borrow<Beside>>(
+    limited: &[Limited],
+    beside: impl Fn(&Limited) -> Option<B>,
+) -> Option<Arc<[Limited]>> {
+    let mut all = None;
+    for (nth, one) in each_key(limited).filter(|(_, one)| one.space == Space::Job) {
+        let own = limited.iter().filter(|other| other.shares_key(one));
+        let own = own.map(|own| &own.limits);
+        let Some(missing) = beside(one).and_then(|of| of.borrow().of(own)) else {
+            continue;
+        };
+        let all = all.get_or_insert_with(|| limited.to_vec());
+        if let Some(one) = all.get_mut(nth) {
+            one.limits.rates.extend(missing.rates);
+            one.limits.throttle = one.limits.throttle.or(missing.throttle);
+        }
+    }
+    all.map(Arc::from)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ mod time;
 mod window;
 mod windows;
 
-pub use beside::Beside;
+pub use beside::{Beside, counted_beside};
 pub use calendar::{Edges, Unit, UnknownZone, Zone};
 pub use cost::{Cost, CostRule, Served, Share, most_paid};
 pub use fingerprint::fingerprint;

@@ -6,7 +6,7 @@ use super::feedback::Feedback;
 use super::job_view::JobView;
 use super::matcher::{Match, Pattern, Sample};
 use super::price::Prices;
-use super::template::{Rendered, Template, key_of, unescaped};
+use super::template::{Attribute, Rendered, Template, key_of, unescaped};
 use ojs_limit::{Key, Limited, Limits, OnLimit, Space};
 
 /// What a policy does with a job that lacks a value of the key (`key_missing`).
@@ -63,12 +63,14 @@ impl Policy {
         }
     }
 
-    /// Whether some job that it matches may have this key. `false` is certain.
+    /// Whether this is a key of this policy, also for a job that brings it. One that is made of places alone has none of
+    /// its own: it would take any name.
     pub(super) fn may_give(&self, key: &Key) -> bool {
         let skips = self.key_missing == KeyMissing::Skip;
-        self.key.may_give_with(key, |of, value| {
+        let is_own = |of: &Attribute, value: &str| {
             !(skips && value.is_empty()) && self.matching.may_have(of, value)
-        })
+        };
+        self.key.has_text() && self.key.may_give_with(key, is_own)
     }
 
     pub(super) fn under(&self, key: Key, job: &JobView<'_>) -> Limited {

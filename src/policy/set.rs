@@ -646,6 +646,7 @@ mod tests {
             let policies = vec![
                 policy("crm", types(&["sync.*"]), "crm:{meta.tenant}", 3),
                 policy("typed", types(&["sync.*"]), "t:{type}", 4),
+                policy("any", types(&["none"]), "{meta.tenant}", 6),
                 Policy {
                     key_missing: KeyMissing::Skip,
                     ..policy("skips", types(&["sync.*"]), "s:{meta.tenant}", 5)

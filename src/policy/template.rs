@@ -203,6 +203,12 @@ impl Template {
         self.parts.iter().any(is_of_body)
     }
 
+    /// Whether something in its keys is fixed.
+    pub(super) fn has_text(&self) -> bool {
+        let mut parts = self.parts.iter();
+        self.constant.is_some() || parts.any(|part| matches!(part, Part::Literal(_)))
+    }
+
     /// Whether some job may have this key. `false` is certain.
     pub fn may_give(&self, key: &Key) -> bool {
         self.may_give_with(key, |_, _| true)

@@ -2,7 +2,9 @@
 
 use super::diff::{Changes, Diff};
 use super::watch::FolderWatch;
-use crate::config::{CertificateFile, ConfigFile, RENEW, Report, Settings, Sources, digest_of};
+use crate::config::{
+    CertificateFile, ConfigFile, RENEW, Report, Settings, Sources, StoreUrl, digest_of,
+};
 use crate::desk::{FileRefusal, Live, ProxySettings, Sidecar};
 use crate::inquiry::publish::publish;
 use crate::life;
@@ -152,7 +154,7 @@ impl Reload {
     pub fn apply(&self, mut settings: Settings) -> ReloadOutcome {
         let mut retired = self.0.retired.lock();
         let running = self.settings();
-        if settings.keep_store_login(&running) {
+        if keep_store_login(&mut settings, &running) {
             tracing::warn!(
                 id = %"password_waits",
                 "the login of the store has changed: the one of the start stays in use until a restart, and all else counts"
@@ -188,6 +190,29 @@ impl Reload {
             false => ReloadOutcome::Applied(diff),
         }
     }
+}
+
+/// Keeps the login of a store that is at the same place as the one that `running` uses. Returns whether another is written:
+/// a password that was rotated in its file must not stop what else changes.
+fn keep_store_login(next: &mut Settings, running: &Settings) -> bool {
+    let (next, running) = (&mut next.store, &running.store);
+    let is_same = next.url == running.url && next.password == running.password;
+    let place = place_of(&running.url);
+    if is_same || place.is_none() || place_of(&next.url) != place {
+        return false;
+    }
+    (next.url, next.password) = (running.url.clone(), running.password.clone());
+    true
+}
+
+/// A store's URL without who logs in there.
+fn place_of(url: &StoreUrl) -> Option<(&str, &str)> {
+    let (StoreUrl::Redis(url) | StoreUrl::Postgres(url)) = url else {
+        return None;
+    };
+    let (scheme, rest) = url.expose().split_once("://")?;
+    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+    Some((scheme, place))
 }
 
 /// Tells the store which policies have it act otherwise.

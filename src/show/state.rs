@@ -507,8 +507,6 @@ impl Shared {
         let each = shown.iter();
         let keys: Vec<_> = each.map(|((space, key), _)| (*space, key)).collect();
         self.ask_backend(&keys, now).await;
-        let stops = now.causes.iter().find(|cause| cause.kind.stops_all);
-        let stops_calls = now.causes.iter().find(|cause| cause.kind.stops_calls());
         let facts = KeyFacts::here(sidecar, Arc::clone(now));
         let views = match limits::views(sidecar, &keys, &facts).await {
             Ok(views) => views,
@@ -537,22 +535,12 @@ impl Shared {
             let key = question.key.as_ref();
             let hour = key.and_then(|_| sidecar.metrics.activity().hour(&of.0));
             let one = Applied::of(sidecar, view, ("", &rows)).await;
-            let own = one.cause.clone();
-            let own = own.or_else(|| beside.of(sidecar, &of.0, &facts));
-            let for_calls = stops_calls.or(own.as_ref()).map(CausePart::from);
+            let beside = beside.of(sidecar, &of.0, &facts);
+            let (cause, of_calls) = causes_of(sidecar, &one, beside, &facts);
             let name = one.view.full_name().into();
             beside_rows
                 .of_calls
-                .extend(for_calls.clone().map(|cause| (name, cause)));
-            let of_queues = || cause_of_queues(sidecar, &one, &facts);
-            let cause = match now.live.is_of_calls(&one.view.limited.key) {
-                true => for_calls,
-                false => stops
-                    .cloned()
-                    .or(own)
-                    .or_else(of_queues)
-                    .map(|cause| (&cause).into()),
-            };
+                .extend(of_calls.map(|cause| (name, cause)));
             part.rows
                 .extend(key_row(sidecar, of, one.view, hour, cause));
         }
@@ -624,6 +612,26 @@ fn of_keys<'k>(now: &Snapshot, row: &QueueRow, keys: &'k KeysPart) -> Vec<&'k Ke
     };
     let found: Option<Vec<_>> = held.iter().map(of_set).collect();
     found.unwrap_or_default()
+}
+
+/// What keeps the next start of a key back, and what keeps its calls back. `beside`: what holds calls of the key under
+/// another one.
+fn causes_of(
+    sidecar: &Sidecar,
+    one: &Applied,
+    beside: Option<Cause>,
+    facts: &KeyFacts,
+) -> (Option<CausePart>, Option<CausePart>) {
+    let (all, own) = (&facts.now.causes, one.cause.clone().or(beside));
+    let stops_calls = all.iter().find(|cause| cause.kind.stops_calls());
+    let of_calls = stops_calls.or(own.as_ref()).map(CausePart::from);
+    if facts.now.live.is_of_calls(&one.view.limited.key) {
+        return (of_calls.clone(), of_calls);
+    }
+    let stops = all.iter().find(|cause| cause.kind.stops_all).cloned();
+    let of_queues = || cause_of_queues(sidecar, one, facts);
+    let cause = stops.or(own).or_else(of_queues);
+    (cause.as_ref().map(CausePart::from), of_calls)
 }
 
 /// What keeps the next job of a key from starting beside its limits: all queues in which jobs may wait for it.

@@ -204,7 +204,7 @@ fn a_pause_and_another_number_leave_what_was_set_before() {
     has(&said, ": this has no end");
     desk.done("resume stripe");
     desk.done("limit stripe --rate 10/1m --for 1h");
-    has(&desk.done("limit stripe --rate 10/1m"), ": this has no end");
+    has(desk.done("limit stripe --rate 10/1m"), ": this has no end");
     desk.done("limit stripe --override '{\"rate\":{\"limit\":10,\"period\":\"1m\"}}' --for 1h");
     assert!(desk.set("stripe")[0]["expires_at"].is_string());
     // Opening a key leaves its numbers.
