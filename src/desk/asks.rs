@@ -55,12 +55,9 @@ impl PassedFetches {
 
     /// Whether no FETCH of the last `since` can have been for this queue.
     pub(crate) fn is_silent(&self, queue: &str, since: Duration) -> bool {
-        if queue.len() > LONGEST_NAME {
-            return false;
-        }
         let FetchTimes { by_queue, unread } = &*self.0.lock();
         let last = by_queue.get(queue).copied().max(*unread);
-        last.is_none_or(|last| last.elapsed() >= since)
+        queue.len() <= LONGEST_NAME && last.is_none_or(|last| last.elapsed() >= since)
     }
 }
 

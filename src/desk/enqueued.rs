@@ -46,11 +46,9 @@ impl LimitedQueues {
 
     /// A limited job is being enqueued to this queue. The backend may refuse it, so a long name is not remembered.
     pub(crate) fn note(&self, queue: &Arc<str>) {
-        if queue.len() > LONGEST_NAME {
-            return;
-        }
         let mut queues = self.queues.lock();
-        if queues.len() < MOST_QUEUES || queues.contains_key(queue) {
+        let has_place = queues.len() < MOST_QUEUES || queues.contains_key(queue);
+        if has_place && queue.len() <= LONGEST_NAME {
             queues.insert(Arc::clone(queue), Instant::now());
             self.any.store(true, Ordering::Relaxed);
         }

@@ -141,12 +141,6 @@ impl Live {
         self.templates().any(|(_, template)| template.may_give(key))
     }
 
-    /// Whether calls alone may have this key: nothing of the backend keeps them from starting.
-    pub(crate) fn is_of_calls(&self, key: &Key) -> bool {
-        let mut policies = self.policies.policies().iter();
-        self.may_give(key) && !policies.any(|policy| policy.key.may_give(key))
-    }
-
     /// The limits of jobs like which one was seen under these policies.
     pub(crate) fn known(&self) -> MutexGuard<'_, LimitCache> {
         self.known.lock()

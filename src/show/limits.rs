@@ -277,6 +277,12 @@ fn tried_alone<'a>(live: &'a Live, key: &Key) -> Option<&'a Policy> {
     (!live.may_give(key)).then_some(policy)
 }
 
+/// Whether calls alone may have this key: nothing of the backend keeps them from starting.
+pub(super) fn is_of_calls(live: &Live, key: &Key) -> bool {
+    let mut policies = live.policies.policies().iter();
+    live.may_give(key) && !policies.any(|policy| policy.key.may_give(key))
+}
+
 /// What makes the keys of the policy, `[[egress]]` or budget by this name, where no job and no call can have the name
 /// itself as its key.
 fn misnamed<'a>(live: &'a Live, name: &Key) -> Option<&'a Template> {

@@ -625,7 +625,7 @@ fn causes_of(
     let (all, own) = (&facts.now.causes, one.cause.clone().or(beside));
     let stops_calls = all.iter().find(|cause| cause.kind.stops_calls());
     let of_calls = stops_calls.or(own.as_ref()).map(CausePart::from);
-    if facts.now.live.is_of_calls(&one.view.limited.key) {
+    if limits::is_of_calls(&facts.now.live, &one.view.limited.key) {
         return (of_calls.clone(), of_calls);
     }
     let stops = all.iter().find(|cause| cause.kind.stops_all).cloned();

@@ -578,7 +578,7 @@ impl Asker<'_> {
             .cloned();
         let key = found.applied.first().map(|one| &one.view.limited);
         let key = key.filter(|one| found.queue.is_none() && one.space == Space::Job);
-        let of_calls = key.is_some_and(|one| self.now().live.is_of_calls(&one.key));
+        let of_calls = key.is_some_and(|one| limits::is_of_calls(&self.now().live, &one.key));
         let stops = |kind: &CauseKind| match of_calls {
             true => kind.stops_calls(),
             false => kind.stops_all,

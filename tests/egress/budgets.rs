@@ -677,7 +677,9 @@ async fn money_is_of_its_key_and_is_set_as_an_amount() {
     let why = admin.get("/throttle/v1/why?key=month:a").await.json();
     let advice = why["do"].as_str().unwrap();
     let (_, limit) = advice.split_once("limit month:a --override '").unwrap();
-    let limit = limit.replace("}'`", "}").replace("N USD", "1.25 USD");
+    let (limit, lasts) = limit.split_once('\'').unwrap();
+    assert_eq!(lasts, " --for 1h`");
+    let limit = limit.replace("N USD", "1.25 USD");
     let (client, path) = (world.pair.sidecar.client(), "/ojs/v1/rate-limits/month:a");
     let limit = serde_json::from_str(&limit).unwrap();
     let set = client.set(path, limit).await;
