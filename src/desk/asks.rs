@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// The most queues that are remembered.
 const MOST: usize = 1_000;
 /// The longest name of a queue that is remembered, in bytes. Requests may name any, and the backend may refuse them.
-pub(super) const LONGEST_NAME: usize = 255;
+pub(super) const LONGEST: usize = 255;
 /// How long it is remembered that a queue was asked for. Nobody looks further back.
 const LASTS: Duration = Duration::from_secs(60);
 
@@ -33,7 +33,7 @@ impl PassedFetches {
             *unread = Some(now);
             return;
         };
-        for queue in queues.iter().filter(|name| name.len() <= LONGEST_NAME) {
+        for queue in queues.iter().filter(|name| name.len() <= LONGEST) {
             if let Some(last) = by_queue.get_mut(queue) {
                 *last = now;
             } else if by_queue.len() < MOST {
@@ -48,16 +48,14 @@ impl PassedFetches {
 
     /// Forgets those of long before `now`.
     pub(crate) fn forget_unused(&self, now: Instant) {
-        let by_queue = &mut self.0.lock().by_queue;
-        by_queue.retain(|_, at| now.saturating_duration_since(*at) < LASTS);
-        by_queue.shrink_to(2 * by_queue.len());
+        (self.0.lock().by_queue).retain(|_, at| now.saturating_duration_since(*at) < LASTS);
     }
 
     /// Whether no FETCH of the last `since` can have been for this queue.
     pub(crate) fn is_silent(&self, queue: &str, since: Duration) -> bool {
         let FetchTimes { by_queue, unread } = &*self.0.lock();
         let last = by_queue.get(queue).copied().max(*unread);
-        queue.len() <= LONGEST_NAME && last.is_none_or(|last| last.elapsed() >= since)
+        queue.len() <= LONGEST && last.is_none_or(|last| last.elapsed() >= since)
     }
 }
 
@@ -68,11 +66,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_asked_for_is_forgotten_and_long_names_are_not_noted() {
         let (asks, second) = (PassedFetches::default(), Duration::from_secs(1));
-        let long = "x".repeat(LONGEST_NAME + 1);
+        let long = "x".repeat(LONGEST + 1);
         let noted = |queue: &str| asks.note(Some(&[Arc::from(queue)]), Instant::now());
         let known = || asks.0.lock().by_queue.len();
         noted(&long);
-        noted(&"x".repeat(LONGEST_NAME));
+        noted(&"x".repeat(LONGEST));
         noted("q");
         assert_eq!(known(), 2);
         assert!(!asks.is_silent("q", second) && asks.is_silent("p", second));

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Sidecar;
-use super::asks::LONGEST_NAME;
+use super::asks::LONGEST;
 use crate::json::{self, Json};
 use crate::policy::job::filed;
 use crate::wire::ojs::DEPTH;
@@ -47,8 +47,7 @@ impl LimitedQueues {
     /// A limited job is being enqueued to this queue. The backend may refuse it, so a long name is not remembered.
     pub(crate) fn note(&self, queue: &Arc<str>) {
         let mut queues = self.queues.lock();
-        let has_place = queues.len() < MOST_QUEUES || queues.contains_key(queue);
-        if has_place && queue.len() <= LONGEST_NAME {
+        if queue.len() <= LONGEST && (queues.len() < MOST_QUEUES || queues.contains_key(queue)) {
             queues.insert(Arc::clone(queue), Instant::now());
             self.any.store(true, Ordering::Relaxed);
         }
@@ -109,7 +108,7 @@ mod tests {
     async fn a_queue_is_limited_for_an_hour() {
         let (limited, queue) = (LimitedQueues::default(), Arc::from("q"));
         assert!(!limited.has("q") && !limited.any());
-        limited.note(&Arc::from("x".repeat(LONGEST_NAME + 1)));
+        limited.note(&Arc::from("x".repeat(LONGEST + 1)));
         assert!(!limited.any(), "names come from requests");
         limited.note(&queue);
         assert!(limited.has("q") && !limited.has("p"));

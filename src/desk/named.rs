@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::Sidecar;
 use crate::json::Json;
-use crate::limit::{Beside, Key, Limited, Limits, Space, counted_beside, each_key};
+use crate::limit::{Beside, Key, Limited, Limits, Space, counted_beside, each_job_key};
 use crate::policy::{BROUGHT, strictest};
 use crate::store::Claimed;
 use crate::wire::ojs::REPLY_DEPTH;
@@ -184,16 +184,11 @@ fn keep<'a>(kept: &mut Limits, all: impl Iterator<Item = &'a Limits>) {
     }
 }
 
-/// The first limit of each job key, with its place.
-fn job_keys(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
-    each_key(limited).filter(|(_, one)| one.space == Space::Job)
-}
-
 impl Book {
     /// A job is limited by these. Says whether it is to be looked up of one of its keys what counts beside.
     fn name(&mut self, limited: &Arc<[Limited]>) -> bool {
         let mut any = false;
-        for (nth, one) in job_keys(limited) {
+        for (nth, one) in each_job_key(limited) {
             let of_key = limited.iter().skip(nth);
             let of_key = of_key.filter(|other| other.shares_key(one));
             match self.keys.named(&one.key) {
@@ -247,7 +242,7 @@ impl KnownKeys {
     pub(crate) fn pending(&self) -> Waiting {
         let mut counts = Waiting::new();
         for (_, job) in self.open().pending.iter() {
-            for (_, one) in job_keys(&job.limited) {
+            for (_, one) in each_job_key(&job.limited) {
                 let queues = counts.entry_ref(&one.key).or_default();
                 *queues.entry(Arc::clone(&job.queue)).or_default() += 1;
             }

@@ -2,7 +2,7 @@
 
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::Guard;
@@ -59,8 +59,7 @@ pub struct Sidecar {
     pub(crate) bodies: Semaphore,
     pub(crate) urgent_bodies: Semaphore,
     pub(crate) call_bodies: Semaphore,
-    /// How many bytes each of these was made for.
-    pub(crate) body_room: AtomicUsize,
+    body_room: AtomicUsize,
     pub(crate) readiness: Readiness,
     pub(crate) file: FollowedFile,
 }
@@ -116,6 +115,14 @@ impl Sidecar {
         settings::follow_settings(&sidecar);
         settings::follow_subqueues(&sidecar);
         sidecar
+    }
+
+    /// Makes room for the largest body that the config in force takes. Room that was made stays.
+    pub(crate) fn make_room_for_bodies(&self) {
+        let largest = self.config().server.max_body;
+        let more = largest.saturating_sub(self.body_room.fetch_max(largest, Ordering::Relaxed));
+        let all = [&self.bodies, &self.urgent_bodies, &self.call_bodies];
+        all.into_iter().for_each(|room| room.add_permits(more));
     }
 
     /// The config in force.

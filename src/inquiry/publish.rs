@@ -1,7 +1,6 @@
 //! Other settings while the sidecar runs.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::job;
 use crate::desk::live::Live;
@@ -27,7 +26,7 @@ pub(crate) fn publish(
     let limits = under(&next, sidecar.hold.before(edition));
     let bounds = Arc::clone(&next.settings.bounds);
     let last = sidecar.control.live.swap(Arc::clone(&next));
-    make_room_for_bodies(sidecar);
+    sidecar.make_room_for_bodies();
     for queue in last.policies.moved(&next.policies) {
         tell_moved(queue);
     }
@@ -45,19 +44,6 @@ pub(crate) fn publish(
     sidecar.hold.wake_all();
     sidecar.calling.lines.wake_all();
     last
-}
-
-/// Makes room for the largest body that the config in force takes. Room that was made stays.
-fn make_room_for_bodies(sidecar: &Sidecar) {
-    let largest = sidecar.config().server.max_body;
-    let before = sidecar.body_room.fetch_max(largest, Ordering::Relaxed);
-    for room in [
-        &sidecar.bodies,
-        &sidecar.urgent_bodies,
-        &sidecar.call_bodies,
-    ] {
-        room.add_permits(largest.saturating_sub(before));
-    }
 }
 
 /// The limits of held jobs as they are under `live`.

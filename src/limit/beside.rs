@@ -4,8 +4,7 @@ use std::borrow::Borrow;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-use super::key::Space;
-use super::limited::{Limited, each_key};
+use super::limited::{Limited, each_job_key};
 use super::limits::{Limits, Measure, Rate, Throttle};
 use super::windows::MOST;
 
@@ -122,7 +121,7 @@ pub fn counted_beside<B: Borrow<Beside>>(
     beside: impl Fn(&Limited) -> Option<B>,
 ) -> Option<Arc<[Limited]>> {
     let mut all = None;
-    for (nth, one) in each_key(limited).filter(|(_, one)| one.space == Space::Job) {
+    for (nth, one) in each_job_key(limited) {
         let own = limited.iter().filter(|other| other.shares_key(one));
         let own = own.map(|own| &own.limits);
         let Some(missing) = beside(one).and_then(|of| of.borrow().of(own)) else {

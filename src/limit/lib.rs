@@ -29,7 +29,9 @@ pub use calendar::{Edges, Unit, UnknownZone, Zone};
 pub use cost::{Cost, CostRule, Served, Share, most_paid};
 pub use fingerprint::fingerprint;
 pub use key::{BadKey, Key, Space};
-pub use limited::{Limited, PolicyAndKey, each_key, each_paid_key, is_priced, share_of};
+pub use limited::{
+    Limited, PolicyAndKey, each_job_key, each_key, each_paid_key, is_priced, share_of,
+};
 pub use limits::{Limits, Measure, OnLimit, Rate, Throttle, WindowKind};
 pub use pace::Pace;
 pub use refusal::{Refusal, Room, Strategy};

@@ -63,6 +63,11 @@ pub fn each_key(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> 
     limited.iter().enumerate().filter(is_first)
 }
 
+/// The first limit of each different key of jobs, with its place.
+pub fn each_job_key(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
+    each_key(limited).filter(|(_, one)| one.space == Space::Job)
+}
+
 /// The first limit of each different key of which a start takes something, with its place.
 pub fn each_paid_key(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
     each_key(limited).filter(|(_, one)| !one.cost.by_calls)

@@ -9,7 +9,7 @@ use http::header::HeaderMap;
 
 use crate::desk::{Proxy, Sidecar, tell};
 use crate::json::Json;
-use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
+use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_job_key};
 use crate::policy::{Feedback, Pause, tells_of_limits, unread_signal};
 use crate::store::{Change, Claimed, LedgerExt, Row};
 use crate::wire::ojs::REPLY_DEPTH;
@@ -153,6 +153,5 @@ async fn shut(
 
 /// The job keys among a job's limits, each once.
 fn job_keys(limited: &[Limited]) -> impl Iterator<Item = &Key> {
-    let of_jobs = each_key(limited).filter(|(_, one)| one.space == Space::Job);
-    of_jobs.map(|(_, one)| &one.key)
+    each_job_key(limited).map(|(_, one)| &one.key)
 }
