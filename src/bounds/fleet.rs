@@ -210,7 +210,7 @@ mod tests {
         let news = timeout(Duration::from_secs(1), fleet_news(&pressure));
         assert!(news.await.is_ok(), "nobody hears of it");
         let untold = UntoldChange {
-            added: 1,
+            by: 1,
             ..UntoldChange::default()
         };
         assert_eq!(take_untold(&pressure), [("q".into(), untold)]);

@@ -18,13 +18,13 @@ pub struct SharedNumber {
     pub put_at: Timestamp,
 }
 
-/// What the store is to be told of one queue. What is gone may be seen by a sibling's look before that: it is taken off no
-/// number that a look has set since.
+/// What the store is to be told of one queue. What FETCHes took may be seen by a sibling's look before that: it is taken
+/// off no number that a look has set since.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct UntoldChange {
-    /// Jobs that were admitted.
-    pub added: u64,
-    /// Jobs that wait no longer, and places that nobody used.
+    /// Jobs that were admitted, less those that were not stored or have started, and places that nobody used.
+    pub by: i64,
+    /// Jobs that FETCHes took.
     pub gone: u64,
     /// [`SharedNumber::put_at`] of the number that they are taken off.
     pub since: Timestamp,
@@ -71,11 +71,13 @@ pub struct GrantedPlaces {
 impl UntoldChange {
     /// Whether there is nothing to tell.
     pub fn is_empty(&self) -> bool {
-        self.added == 0 && self.gone == 0
+        self.by == 0 && self.gone == 0
     }
 
     fn of(&self, number: u64) -> u64 {
-        (number + self.added).saturating_sub(self.gone)
+        number
+            .saturating_add_signed(self.by)
+            .saturating_sub(self.gone)
     }
 }
 
@@ -115,28 +117,29 @@ impl FleetDepth {
         self.granted -= granted;
         if self.is_on() {
             self.unasked += jobs - granted;
-            self.untold.added += jobs - granted;
+            self.untold.by = self.untold.by.saturating_add_unsigned(jobs - granted);
         }
     }
 
     /// Jobs were not stored after all, or wait no longer.
     pub(super) fn take(&mut self, jobs: u64) {
         if self.is_on() {
-            self.untold.gone += jobs;
+            self.untold.by = self.untold.by.saturating_sub_unsigned(jobs);
         }
     }
 
     /// Jobs wait no longer, by the answer to what was sent at `sent`.
     pub(super) fn take_sent(&mut self, jobs: u64, sent: Mark) {
-        if sent >= self.known {
-            self.take(jobs);
+        if self.is_on() && sent >= self.known {
+            self.untold.gone += jobs;
         }
     }
 
     /// What the store is to be told; places that no enqueue uses are given back.
     pub(super) fn take_untold(&mut self) -> UntoldChange {
-        self.untold.gone += std::mem::take(&mut self.granted);
-        let told = self.untold;
+        let granted = std::mem::take(&mut self.granted);
+        let mut told = self.untold;
+        told.by = told.by.saturating_sub_unsigned(granted);
         self.untold = UntoldChange {
             since: told.since,
             ..UntoldChange::default()
@@ -173,7 +176,7 @@ impl FleetDepth {
     /// look would be due before an enqueue has used them.
     pub(super) fn set_number(&mut self, number: SharedNumber, mark: Mark) {
         self.number = Some(number.jobs);
-        self.untold.gone = 0;
+        (self.untold.by, self.untold.gone) = (self.untold.by.max(0), 0);
         self.hear(number, mark);
     }
 
@@ -200,7 +203,7 @@ mod tests {
             ..SharedNumber::default()
         };
         depth.set_number(found, Mark(1));
-        depth.take(100);
+        depth.take_sent(100, Mark(2));
         assert_eq!(depth.depth(), Some(900));
         assert!(depth.needs(1, 900, 1_000, 1));
         depth.granted = 1;
@@ -209,7 +212,7 @@ mod tests {
         assert!(depth.needs(1, 900, 1_000, 1));
         let told = depth.take_untold();
         assert_eq!(
-            (told.added, told.gone),
+            (told.by, told.gone),
             (0, 100),
             "what was granted is in the number"
         );

@@ -136,7 +136,7 @@ impl World {
     }
 
     fn change(&mut self, untold: UntoldChange) {
-        self.number.value += untold.added as i64;
+        self.number.value += untold.by;
         if untold.since.0 == self.number.put_at {
             self.number.value -= untold.gone as i64;
         }

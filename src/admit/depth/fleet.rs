@@ -36,7 +36,7 @@ fn signed(jobs: u64) -> i64 {
 /// What tells the store of what it was not told, and adds so many jobs if the number stays at most at `most`.
 fn change(untold: UntoldChange, jobs: u64, most: Option<u64>) -> Step {
     Step::AddLess {
-        by: signed(untold.added.saturating_add(jobs)),
+        by: untold.by.saturating_add_unsigned(jobs),
         most: most.map(signed),
         gone: signed(untold.gone),
         since: untold.since,
