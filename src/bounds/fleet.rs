@@ -6,8 +6,8 @@
 //! In the last tenth below the bound the number is asked before the enqueue is admitted, and is told all that it was not
 //! told yet. A sidecar also asks once it has admitted its share of a tenth of the bound, and the store has not heard of that.
 //!
-//! What has gone is taken off no number that a look has set since it was known: that look may have seen it go, and its
-//! places would be filled twice.
+//! What a FETCH took is taken off no number that a sibling's look has set since: that look may have seen the jobs go, and
+//! their places would be filled twice. The FETCH of a worker may take many jobs at once; all else goes one by one.
 //!
 //! So a queue goes over its bound by what siblings have on their way at the moment of a look: a few jobs. If a sidecar
 //! hears late of the others, it is a tenth at most. What a sidecar that died had added is gone with the next look.

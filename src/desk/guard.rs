@@ -168,8 +168,8 @@ fn login<'a>(sent: Option<&'a HeaderValue>, scheme: &[u8]) -> Option<&'a [u8]> {
         .then(|| sent.trim_ascii())
 }
 
-/// Whether the Host is an IP address or `localhost`, with any port or none, and no page of another place asks: browsers say
-/// so. Who follows a link from there looks for himself.
+/// Whether the Host is an IP address or `localhost`, with any port or none, and no page of another site asks: browsers say
+/// where a request is from. A person may follow a link from there.
 fn is_no_pages(headers: &HeaderMap) -> bool {
     let says = |name, word| headers.get(name).is_some_and(|said| said == word);
     let is_other = ["cross-site", "same-site"].map(|word| says("sec-fetch-site", word));

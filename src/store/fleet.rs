@@ -95,7 +95,7 @@ pub enum Step {
         /// `None`: whatever comes of it.
         most: Option<i64>,
     },
-    /// The same, and take off what has gone, if nothing has replaced it since.
+    /// The same, and take off what has gone, unless the number was replaced since it went.
     AddLess {
         /// How much is added.
         by: i64,

@@ -9,7 +9,7 @@ local known, version, put = tonumber(f[1] or '0'), tonumber(f[2] or '0'), tonumb
 local done = true
 if verb == 'less' then
   local gone, since = num(), num()
-  -- What has set it since may know of what has gone.
+  -- Who has set the number since may have counted without what has gone.
   if since == put then value = value - gone end
 end
 if verb == 'add' or verb == 'less' then
