@@ -418,7 +418,7 @@ fn what_another_sidecar_holds_waits() {
 #[test]
 fn jobs_that_a_siblings_look_saw_leave_are_taken_off_once() {
     // Its answer comes after the look, or before that but is told after it; a word of the store comes between, or not.
-    for (late, heard) in [(true, false), (true, true), (false, false)] {
+    for (late, heard) in [(true, false), (true, true), (false, false), (false, true)] {
         let mut world = World::new(2, true);
         world.fill();
         assert_eq!(world.depth(), BOUND);
@@ -435,8 +435,8 @@ fn jobs_that_a_siblings_look_saw_leave_are_taken_off_once() {
         }
         look(&mut world, 1);
         if heard {
-            world.offer(0, 1);
-            world.grant(0);
+            let (number, now) = (world.shared_number(), world.now());
+            fleet::heard(&world.nodes[0].pressure, "q", number, now);
         }
         world.step_fetch(0, 2);
         world.tell(0);
