@@ -4,6 +4,7 @@
 use ojs_throttle::net;
 
 use super::prelude::*;
+use super::upstream::answering;
 use crate::sidecar::listen::Heard;
 
 const STREAM: &str = "/ojs/v1/events/stream?types=rate_limit.*";
@@ -277,6 +278,17 @@ async fn a_stream_ends_when_the_backend_has_vanished() {
         while stream.next().await.event != "e" {}
         while stream.frame().await.is_some() {}
         assert_eq!(begun.elapsed().as_secs(), 60 * (nth + 1));
+    }
+}
+
+/// A backend that does not let a client in says so to it: no stream of ours hides that.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_the_backend_refuses_is_not_opened() {
+    for status in [302, 307, 401, 403, 407] {
+        let (_backend, sidecar, client) = answering(status, "who are you", "").await;
+        let opened = client.send(Method::GET, STREAM, &[], "").await;
+        assert_eq!((opened.status, &*opened.text()), (status, "who are you"));
+        sidecar.stop().await;
     }
 }
 

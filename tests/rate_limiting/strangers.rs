@@ -121,6 +121,45 @@ async fn the_control_token_stays_here() {
     }
 }
 
+/// The sidecar's own token goes to the backend for what is ours. A change of what is not needs the backend's login.
+#[tokio::test(start_paused = true)]
+async fn the_sidecars_token_is_lent_for_what_is_ours_alone() {
+    let config = "control_token = \"s3cret\"\n[upstream]\ntoken = \"own\"\n";
+    let (backend, sidecar, client) = answering(200, "{}", config).await;
+    let bounds = r#"{"backpressure":{"max_depth":2}}"#;
+    let asked = [
+        (Method::GET, "queues/q/config", "", true),
+        (Method::PUT, "queues/q/config", bounds, true),
+        (Method::PUT, "queues/q/config", r#"{"retention":{}}"#, false),
+        (Method::GET, "tenants/t", "", true),
+        (
+            Method::PUT,
+            "tenants/t",
+            r#"{"limits":{"max_queue_depth":3}}"#,
+            true,
+        ),
+        (Method::PUT, "tenants/t", r#"{"name":"T"}"#, false),
+        (Method::DELETE, "tenants/t", "", false),
+    ];
+    let login = [("authorization", "Bearer s3cret")];
+    for (method, path, body, is_ours) in asked {
+        let path = format!("/ojs/v1/admin/{path}");
+        client.send(method.clone(), &path, &login, body).await;
+        let heard = backend.requests();
+        let of_it = |(head, _): &&(http::request::Parts, Bytes)| {
+            head.method == method && head.uri.path() == path
+        };
+        let (head, _) = heard
+            .iter()
+            .rfind(of_it)
+            .unwrap_or_else(|| panic!("{method} {path} was not asked"));
+        let lent = head.headers.get(header::AUTHORIZATION);
+        let expected = is_ours.then(|| header::HeaderValue::from_static("Bearer own"));
+        assert_eq!(lent, expected.as_ref(), "{method} {path} {body}");
+    }
+    sidecar.stop().await;
+}
+
 /// Who names a tenant hears of its jobs, and who names none of all.
 #[tokio::test(start_paused = true)]
 async fn events_of_jobs_are_told_to_their_tenant() {
