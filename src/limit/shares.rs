@@ -245,11 +245,6 @@ impl Shares {
             groups: groups.collect::<Option<_>>()?,
         })
     }
-
-    pub(super) fn heap(&self) -> usize {
-        let names = self.groups.iter().map(|(group, _)| group.len() + 16);
-        self.groups.capacity() * size_of::<(Arc<str>, GroupPlace)>() + names.sum::<usize>()
-    }
 }
 
 impl GroupPlace {

@@ -102,12 +102,6 @@ impl Rare {
         self.line.as_ref().is_none_or(|line| line.until <= now)
             && self.shares.as_ref().is_none_or(|shares| shares.idle(now))
     }
-
-    fn heap(&self) -> usize {
-        let shares = self.shares.as_ref().map_or(0, Shares::heap);
-        let line = self.line.as_ref().map_or(0, |line| line.first.len());
-        size_of::<Rare>() + shares + line
-    }
 }
 
 /// What one start changed in a key, beyond its slot: what [`KeyState::back`] needs.
@@ -591,13 +585,6 @@ impl KeyState {
         }
         state.windows = Windows::unpack(from)?;
         from.0.is_empty().then_some((state, seen))
-    }
-
-    /// The memory it takes, in bytes.
-    pub fn bytes(&self) -> usize {
-        size_of::<KeyState>()
-            + self.windows.heap()
-            + self.rare.as_ref().map_or(0, |rare| rare.heap())
     }
 
     fn rate_room(&self, rate: &Rate, now: Timestamp) -> Room {

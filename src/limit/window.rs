@@ -149,14 +149,6 @@ impl Window {
         }
     }
 
-    /// The memory it takes besides itself, in bytes: about 1 KiB at most.
-    pub fn heap(&self) -> usize {
-        match &self.starts {
-            Starts::Each(log) => log.capacity() * size_of::<Timestamp>(),
-            Starts::Many(ring) => size_of_val(&**ring),
-        }
-    }
-
     /// Moves the starts from the log to a ring, and counts one more.
     fn add_to_ring(&mut self, at: Timestamp, cost: u32, now: Timestamp) {
         let Starts::Each(log) = &self.starts else {

@@ -86,13 +86,6 @@ impl CountedWindow {
         }
     }
 
-    fn heap(&self) -> usize {
-        match self {
-            CountedWindow::Sliding(window) => window.heap(),
-            CountedWindow::Edged(_) => size_of::<Block>(),
-        }
-    }
-
     fn period(&self) -> u64 {
         match self {
             CountedWindow::Sliding(window) => window.period(),
@@ -268,14 +261,5 @@ impl Windows {
         if let Some(CountedWindow::Sliding(window)) = self.get_mut(rate) {
             window.remove(at, 1);
         }
-    }
-
-    /// The memory taken besides this itself, in bytes.
-    pub(super) fn heap(&self) -> usize {
-        let list = match self {
-            Windows::More(windows) => windows.capacity() * size_of::<CountedWindow>(),
-            _ => 0,
-        };
-        list + self.iter().map(CountedWindow::heap).sum::<usize>()
     }
 }

@@ -135,8 +135,8 @@ impl Ledger for MemoryStore {
                     self.overrides.clear();
                     self.numbers.lock().clear();
                     let empty = Books::new(Keys::default(), books.seen);
-                    let known = std::mem::replace(&mut *books, empty);
-                    known.keys.len() + known.rows.len() > 0
+                    *books = empty;
+                    true
                 }
                 _ => books.at(now).set(&change),
             };

@@ -24,9 +24,6 @@ use crate::wire::upstream::{Call, Path};
 /// here.
 const MOST_QUEUES: usize = 1_000;
 
-/// So many names are compared with each other sooner than put into a set.
-const FEW: usize = 16;
-
 /// What a FETCH asks for.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
@@ -344,14 +341,7 @@ fn names<'a>(
 /// Each name once, where it stands first.
 pub(super) fn once(names: &[Arc<str>]) -> impl Iterator<Item = &Arc<str>> {
     let mut seen: HashSet<&str> = HashSet::new();
-    let first = names.iter().enumerate().filter(move |(nth, name)| {
-        let name: &Arc<str> = name;
-        match names.len() <= FEW {
-            true => !names.iter().take(*nth).any(|earlier| earlier == name),
-            false => seen.insert(name),
-        }
-    });
-    first.map(|(_, name)| name)
+    names.iter().filter(move |name| seen.insert(name))
 }
 
 #[cfg(test)]

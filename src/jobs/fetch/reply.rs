@@ -77,22 +77,10 @@ pub(super) fn hold(proxy: &Proxy, wanted: &Wanted, jobs: Vec<Held>, origin: &Cla
     passing::fetched(sidecar, &claimed, origin.mark, TakenTo::Hold);
 }
 
-/// So many jobs are compared with each other sooner than put into a set.
-const FEW: usize = 16;
-
 /// Keeps each job once, as it stands last: however often the reply has it, it is one job and takes one slot.
 fn once_each(jobs: &mut Vec<Held>) {
-    let has_all = match jobs.len() <= FEW {
-        true => (jobs.iter().enumerate()).all(|(nth, one)| {
-            let mut earlier = jobs.iter().take(nth);
-            earlier.all(|other| other.claimed.job != one.claimed.job)
-        }),
-        false => {
-            let ids: HashSet<&str> = jobs.iter().map(|held| &*held.claimed.job).collect();
-            ids.len() == jobs.len()
-        }
-    };
-    if !has_all {
+    let ids: HashSet<&str> = jobs.iter().map(|held| &*held.claimed.job).collect();
+    if ids.len() < jobs.len() {
         let mut seen = HashSet::new();
         jobs.reverse();
         jobs.retain(|held| seen.insert(Arc::clone(&held.claimed.job)));

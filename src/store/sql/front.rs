@@ -249,7 +249,7 @@ impl Elsewhere for SqlStore {
         }
         let mut need = Need::to_write();
         kept.iter().for_each(|change| need.change(change));
-        let step = move |page: &mut Page, found: &Findings| page.set_all(&kept, found);
+        let step = move |page: &mut Page, _: &Findings| page.set_all(&kept);
         let mut done = self.ask_of(Some(data), need, step).await?.into_iter();
         let is_done = |change| self.keeps_change(change) && done.next().unwrap_or(false);
         Ok(changes.iter().map(is_done).collect())

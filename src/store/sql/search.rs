@@ -49,8 +49,6 @@ pub(crate) enum First {
     CountOut,
     /// How many jobs of a queue others hold, as they said of late.
     HeldByOthers(String),
-    /// How much there is that [`Change::Clear`] takes away.
-    Anything,
     /// Limits and settings made over HTTP.
     Overrides,
     /// The caller comes, or comes back, and is counted among the living. Where there are no data an epoch begins; if
@@ -118,7 +116,6 @@ impl First {
                 let with = vec![time(), me(), SqlValue::from(&**queue)];
                 vec![(Statement::HeldByOthers, with)]
             }
-            First::Anything => vec![(Statement::Anything, Vec::new())],
             First::Overrides => vec![(Statement::Settings, Vec::new())],
             First::Join { .. } => Vec::new(),
         }
@@ -251,10 +248,7 @@ impl Need {
                 self.name(record::name(Space::Job, key));
             }
             Change::Paused { queue, .. } => self.number(&fleet::paused(queue)),
-            Change::Clear => {
-                self.number(OVERRIDES);
-                self.first = Some(First::Anything);
-            }
+            Change::Clear => self.number(OVERRIDES),
             Change::Doubt { .. }
             | Change::Came { .. }
             | Change::Moved { .. }

@@ -129,11 +129,6 @@ statements! { says:
         "SELECT CAST(coalesce(sum(jobs), 0) AS bigint) FROM holds
          WHERE queue = $3 AND owner <> $2 AND at > {NOW} - {HOLDS_LAST}"
     ));
-    /// How much there is that [`clear`] takes away.
-    Anything = {
-        let each = ALL.map(|table| format!("(SELECT count(*) FROM {})", table.0));
-        format!("SELECT {}", each.join(" + "))
-    };
     /// All overrides with their edition. It is one look at both: an edition is never read with older texts.
     Settings = "SELECT edition, name, text FROM meta LEFT JOIN overrides ON true".to_owned();
 }

@@ -112,18 +112,14 @@ impl Page {
 
     /// Makes changes; says of each whether there was anything to change. Where data began anew not those that would
     /// undo what others may put back.
-    pub(super) fn set_all(
-        &mut self,
-        changes: &[Change],
-        found: &Findings,
-    ) -> Result<Vec<bool>, StoreError> {
+    pub(super) fn set_all(&mut self, changes: &[Change]) -> Result<Vec<bool>, StoreError> {
         let may_undo = changes.iter().any(Change::may_undo_what_is_put_back);
         self.is_settled(usize::from(may_undo))?;
-        let done = changes.iter().map(|change| self.set(change, found));
+        let done = changes.iter().map(|change| self.set(change));
         Ok(done.collect())
     }
 
-    fn set(&mut self, change: &Change, found: &Findings) -> bool {
+    fn set(&mut self, change: &Change) -> bool {
         match change {
             Change::Paused { queue, paused } => self.pause(queue, *paused),
             Change::Doubt { job } => {
@@ -154,7 +150,7 @@ impl Page {
             }
             Change::Clear => {
                 self.clear();
-                found.count > 0
+                true
             }
             _ => self.step().set(change),
         }
