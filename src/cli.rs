@@ -432,7 +432,7 @@ pub struct EgressArgs {
     /// Which calls share the limits and the tokens, such as shop:{header.X-Shop} [default: all of them]
     #[arg(long, value_name = "TEMPLATE")]
     pub key: Option<String>,
-    /// How long a call may wait for its turn [default: 10s; with --tokens until a whole window of them is free]
+    /// How long a call may wait for its turn [default: 10s; with --tokens of at most an hour until a whole window of them is free]
     #[arg(long, value_name = "DURATION", value_parser = written_duration, allow_hyphen_values = true)]
     pub max_wait: Option<String>,
     /// Where programs connect
@@ -720,11 +720,14 @@ pub struct Clear {
     /// Forget what windows and spacing have counted instead, and open the key
     #[arg(long, conflicts_with = "policy")]
     pub usage: bool,
+    /// Take away the numbers that are set, and a pause, and nothing else
+    #[arg(long, conflicts_with = "usage")]
+    pub r#override: bool,
     /// Open a key that is shut, and leave its numbers as they are set
-    #[arg(long, conflicts_with_all = ["policy", "usage"])]
+    #[arg(long, conflicts_with_all = ["policy", "usage", "override"])]
     pub next_start: bool,
     /// Take away the bounds of _queue:NAME or _tenant:ID, and leave its limits as they are set
-    #[arg(long, conflicts_with_all = ["policy", "usage", "next_start"])]
+    #[arg(long, conflicts_with_all = ["policy", "usage", "override", "next_start"])]
     pub bounds: bool,
 }
 
@@ -793,7 +796,7 @@ pub struct Top {
     /// Of the 50 limits that bind most, the most first
     #[arg(long, value_enum, default_value_t = Sort::Refused)]
     pub sort: Sort,
-    /// Only limits whose name has this text
+    /// Only limits and queues whose name has this text, and the limits of such queues
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub filter: String,
     /// Print it once

@@ -322,9 +322,12 @@ fn admin_port(args: &AdminArgs) -> anyhow::Result<(AdminPlace, Option<String>)> 
 }
 
 fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let (runtime, signals) = watched_runtime()?;
+    let (runtime, mut signals) = watched_runtime()?;
     let overrides = args.overrides();
-    let settings = Settings::load_with(args.config.as_deref(), &overrides)?;
+    let Some(settings) = load(&runtime, &mut signals, args.config.as_deref(), &overrides)? else {
+        runtime.shutdown_background();
+        return Ok(ExitCode::SUCCESS);
+    };
     let file = args.config.as_deref().map(|path| (path, overrides));
     start(runtime, signals, settings, file, None)
 }
@@ -433,7 +436,11 @@ fn start(
 
 fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
     let (runtime, mut signals) = watched_runtime()?;
-    let settings = Settings::load_with(args.config.as_deref(), &args.overrides())?;
+    let (file, overrides) = (args.config.as_deref(), args.overrides());
+    let Some(settings) = load(&runtime, &mut signals, file, &overrides)? else {
+        runtime.shutdown_background();
+        anyhow::bail!("told to end before the config was read");
+    };
     let stop = CancellationToken::new();
     let env = doctor::DoctorEnv {
         stop: stop.clone(),
@@ -630,6 +637,27 @@ fn watched_runtime() -> anyhow::Result<(Runtime, Signals)> {
     };
     drop(inside);
     Ok((runtime, signals))
+}
+
+/// The settings; `None`: a signal came first. A pipe that nobody writes to must not keep the process.
+///
+/// # Errors
+/// As [`Settings::load_with`].
+fn load(
+    runtime: &Runtime,
+    signals: &mut Signals,
+    path: Option<&Path>,
+    overrides: &CommandLine,
+) -> anyhow::Result<Option<Settings>> {
+    let (path, overrides) = (path.map(Path::to_owned), overrides.clone());
+    let read = move || Settings::load_with(path.as_deref(), &overrides);
+    runtime.block_on(async {
+        tokio::select! {
+            settings = tokio::task::spawn_blocking(read) => Ok(Some(settings??)),
+            _ = signals.terminate.recv() => Ok(None),
+            _ = signals.interrupt.recv() => Ok(None),
+        }
+    })
 }
 
 /// Heeds signals: the first SIGTERM or SIGINT drains, the second ends at once. A SIGHUP notifies the returned handle;

@@ -78,11 +78,9 @@ pub async fn clear(port: &AdminPort, args: &Clear) -> Result<String, AskError> {
         return key.change(&[("usage", None)], "").await;
     }
     let set = SET.into_iter().filter(|what| !key.before[what].is_null());
-    let set = set.filter(|what| match (args.next_start, args.bounds) {
-        (true, _) => *what == "next-start",
-        (_, true) => *what == "bounds",
-        _ => true,
-    });
+    let only = [args.r#override, args.next_start, args.bounds];
+    let only = SET.into_iter().zip(only).find(|(_, is_asked)| *is_asked);
+    let set = set.filter(|what| only.is_none_or(|(only, _)| *what == only));
     let changes: Vec<SetByHand> = set.map(|what| (what, None)).collect();
     match changes.is_empty() {
         true => Err(refused(&args.of, "nothing is set by hand")),
@@ -208,7 +206,7 @@ impl<'a> KeyToSet<'a> {
                 said += &self.note(set, opposite);
             }
             let state: Value = serde_json::from_str(&answer).unwrap_or_default();
-            is_gone |= self.of.policy.is_some() && state["unit"].is_null();
+            is_gone |= self.of.name().starts_with("_policy:") && state["unit"].is_null();
             if let Some(hint) = state["hint"].as_str() {
                 said += &format!("note: {hint}\n");
             }
@@ -229,27 +227,17 @@ impl<'a> KeyToSet<'a> {
         if is_changed("usage") {
             return "nothing brings back what was counted".into();
         }
-        let mut commands = Vec::new();
-        let mut clears_all = false;
-        for (what, _) in changes
-            .iter()
-            .filter(|(what, _)| self.before[what].is_null())
-        {
-            let option = format!("--{what}");
-            let only: &[&str] = if *what == "override" { &[] } else { &[&option] };
-            commands.push(self.command(opposite, only));
-            clears_all |= opposite == "clear" && only.is_empty();
-        }
-        for what in SET {
+        let undoing = SET.into_iter().filter(|what| is_changed(what)).map(|what| {
             let (value, option) = (&self.before[what], format!("--{what}"));
-            // `clear` takes away more than was changed.
-            let is_gone = is_changed(what) || clears_all;
-            if is_gone && !value.is_null() {
-                let text = value.as_str().map_or(value.to_string(), str::to_owned);
-                commands.push(self.command("limit", &[&option, &text]));
+            match value {
+                // Without the option `clear` takes away more than was changed.
+                Value::Null if opposite == "clear" => self.command(opposite, &[&option]),
+                Value::Null => self.command(opposite, &[]),
+                Value::String(text) => self.command("limit", &[&option, text]),
+                other => self.command("limit", &[&option, &other.to_string()]),
             }
-        }
-        commands.join(" && ")
+        });
+        undoing.collect::<Vec<_>>().join(" && ")
     }
 
     /// A command about this key, to the same sidecar.

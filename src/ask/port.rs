@@ -184,7 +184,15 @@ fn message(body: &[u8]) -> Option<String> {
 
 /// What a refusal says, with what to do.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
-    let mut said = message(body).unwrap_or_else(|| status.to_string());
+    // `/readyz` says in plain text what is missing.
+    let plain = std::str::from_utf8(body).map(str::trim).unwrap_or_default();
+    let mut said = match message(body) {
+        Some(message) => message,
+        None if plain.is_empty() || plain.len() > 200 || plain.contains(['<', '{', '\n']) => {
+            status.to_string()
+        }
+        None => format!("{status}: {plain}"),
+    };
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     if let Some(hint) = body["error"]["hint"].as_str() {
         said = format!("{said}: {hint}");

@@ -33,14 +33,24 @@ pub async fn subqueues(port: &AdminPort, args: &SubqueuesArgs) -> Result<String,
         return Ok(answer + "\n");
     }
     let state: Value = serde_json::from_str(&answer).unwrap_or_default();
+    let unread: String = list(&state, "unread").iter().map(unread_line).collect();
     Ok(match state["queues"].as_array() {
         None => format!(
             "{}: no sidecar reads its subqueues any more\nundo: set `subqueues = true` for the queue again\n",
             state["queue"].as_str().unwrap_or_default()
         ),
-        Some(queues) if queues.is_empty() => "no queue has subqueues\n".to_owned(),
-        Some(queues) => queues.iter().map(lines).collect(),
+        Some(queues) if queues.is_empty() => format!("no queue has subqueues\n{unread}"),
+        Some(queues) => queues.iter().map(lines).collect::<String>() + &unread,
     })
+}
+
+/// What is said of jobs that nobody reads.
+fn unread_line(one: &Value) -> String {
+    let (jobs, name, queue) = (&one["jobs"], text(one, "name"), text(one, "queue"));
+    format!(
+        "! {jobs} jobs wait in {name}, which nobody reads: queue {queue:?} has no mark\n  \
+         -> set subqueues = true in the [[queue]] of that name, or start a sidecar once more: it looks for such jobs\n"
+    )
 }
 
 /// What is said of one queue.

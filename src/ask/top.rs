@@ -200,14 +200,13 @@ fn way_lines(state: &Value) -> Vec<String> {
 
 /// One line for each queue with this text in its name of which there is something to tell, and what holds it back.
 fn queue_lines(state: &Value, filter: &str) -> Vec<String> {
+    let is_meant = |row: &Value| text(row, "queue").to_lowercase().contains(filter);
     let is_told = |row: &&Value| {
         let waits = row["waiting"] != 0 || !row["cause"].is_null() || !row["max_depth"].is_null();
-        waits && text(row, "queue").to_lowercase().contains(filter)
+        waits && is_meant(row)
     };
-    let mut queues = list(&state["queues"], "rows")
-        .iter()
-        .filter(is_told)
-        .peekable();
+    let all = list(&state["queues"], "rows");
+    let mut queues = all.iter().filter(is_told).peekable();
     let head = queues.peek().map(|_| QUEUES.to_owned());
     let mut lines: Vec<_> = head.into_iter().collect();
     for row in queues {
@@ -215,6 +214,14 @@ fn queue_lines(state: &Value, filter: &str) -> Vec<String> {
         let set = bounds_over_http(row, "queue");
         lines.extend(set.map(|set| format!("  {set}")));
         lines.extend(cause_lines(&row["cause"]));
+    }
+    let total = &state["queues"]["total"];
+    // Those that are meant come first.
+    if total.as_u64() > Some(all.len() as u64) && all.iter().all(is_meant) {
+        let shown = all.len();
+        lines.push(format!(
+            "{shown} of {total} queues were looked at: --filter TEXT looks at others"
+        ));
     }
     lines
 }

@@ -35,7 +35,7 @@ pub async fn slots(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
         return Err(AskError::Refused(StatusCode::NOT_FOUND, said));
     };
     let mut out = String::new();
-    limit_text(limit, None, &mut out);
+    limit_text(limit, &mut out);
     Ok(match of.json {
         true => format!("{answer}\n"),
         false => addressed(out.trim_start(), &of.admin),
@@ -109,10 +109,8 @@ pub fn why_text(answer: &Value) -> String {
         }
         out.push('\n');
     }
-    let held = ["held_here", "held_by_siblings"].map(|name| queue[name].as_u64());
-    let held = held[0].map(|here| here + held[1].unwrap_or(0));
     for limit in list(answer, "limits") {
-        limit_text(limit, held, &mut out);
+        limit_text(limit, &mut out);
     }
     out
 }
@@ -169,7 +167,7 @@ fn next_start(answer: &Value) -> Option<String> {
 
 /// What is used of each limit of a key, and who has its slots. `held`: how many jobs of the queue are held, if one was
 /// asked about.
-fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
+fn limit_text(limit: &Value, out: &mut String) {
     let state = &limit["state"];
     let kind = if state["key"].is_string() {
         "key"
@@ -202,7 +200,7 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
     if let Some(hint) = state["hint"].as_str() {
         let _ = writeln!(out, "  note       {hint}");
     }
-    waiting_text(state, held, out);
+    waiting_text(limit, out);
     if let Some(calls) = state["calls"].as_object() {
         let (going, waiting) = (&calls["out"], &calls["waiting"]);
         let _ = writeln!(
@@ -278,10 +276,9 @@ fn slots_text(limit: &Value, out: &mut String) {
 }
 
 /// How many jobs and calls wait, and how many of them nobody holds.
-fn waiting_text(state: &Value, held: Option<u64>, out: &mut String) {
-    let waiting = state["waiting_count"].as_u64().unwrap_or(0);
-    let calls = state["calls"]["waiting"].as_u64().unwrap_or(0);
-    let in_backend = held.map_or(0, |held| waiting.saturating_sub(held + calls));
+fn waiting_text(limit: &Value, out: &mut String) {
+    let waiting = limit["state"]["waiting_count"].as_u64().unwrap_or(0);
+    let in_backend = limit["in_backend"].as_u64().unwrap_or(0);
     let _ = match in_backend {
         0 => writeln!(out, "  waiting    {waiting}"),
         _ => writeln!(

@@ -52,7 +52,7 @@ pub(crate) fn follow_settings(sidecar: &Sidecar) {
 
 /// Tells that the file says something else of these than was set over HTTP.
 pub(crate) fn tell_in_place_of_file(keys: BTreeSet<String>) {
-    if let Some((keys, clear)) = named(&keys) {
+    if let Some((keys, clear)) = named(&keys, "--bounds") {
         tracing::warn!(
             id = %"bound_over_http",
             %keys,
@@ -81,7 +81,7 @@ pub(crate) fn tell_limits_in_place_of_file(sidecar: &Sidecar) {
         let key = key.filter(|key| all.get(Space::Job, key, now).is_some_and(hides));
         keys.extend(key.map(Key::to_string));
     }
-    if let Some((keys, clear)) = named(&keys) {
+    if let Some((keys, clear)) = named(&keys, "--override") {
         tracing::warn!(
             id = %"limit_over_http",
             %keys,
@@ -106,7 +106,7 @@ pub(crate) fn is_brought(sidecar: &Sidecar, live: &Live, key: &Key) -> bool {
 
 /// Tells that what is set by hand for these binds nothing. Who paused a key must hear that its jobs start.
 fn tell_bind_nothing(sidecar: &Sidecar, keys: &BTreeSet<String>) {
-    if let Some((keys, clear)) = named(keys) {
+    if let Some((keys, clear)) = named(keys, "--override") {
         // A sibling may have what gives them.
         let clear = (sidecar.store.siblings() == 0).then_some(clear);
         tracing::warn!(
@@ -118,9 +118,9 @@ fn tell_bind_nothing(sidecar: &Sidecar, keys: &BTreeSet<String>) {
     }
 }
 
-/// Keys as one line names them, and what takes away what is set for the first; `None`: there are none.
-fn named(keys: &BTreeSet<String>) -> Option<(String, String)> {
-    let clear = format!("`ojs-throttle clear {}`", shell_word(keys.first()?));
+/// Keys as one line names them, and what takes away `only` this of the first; `None`: there are none.
+fn named(keys: &BTreeSet<String>, only: &str) -> Option<(String, String)> {
+    let clear = format!("`ojs-throttle clear {} {only}`", shell_word(keys.first()?));
     let more = if keys.len() > NAMED { ", …" } else { "" };
     let named: Vec<_> = keys.iter().take(NAMED).map(|key| cut(key)).collect();
     Some((format!("{}{more}", named.join(", ")), clear))

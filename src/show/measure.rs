@@ -11,10 +11,10 @@ use crate::answers::load::Urgency;
 use crate::desk::Sidecar;
 use crate::desk::snapshot::{SHARED, Snapshot};
 use crate::duration;
-use crate::inquiry::in_force::with_set;
+use crate::inquiry::in_force::{set_for_queue, with_set};
 use crate::inquiry::lookahead::FullLookahead;
 use crate::limit::{Key, Limited, Limits, Space, Strategy};
-use crate::policy::numbers;
+use crate::policy::{numbers, strictest};
 use crate::store::LedgerExt;
 use crate::subqueues::SpreadOfQueue;
 use crate::told::metrics::Labels;
@@ -231,7 +231,10 @@ fn measure_limits(sidecar: &Sidecar, now: &Snapshot) {
     });
     let by_queue = live.policies.queues().iter().flat_map(|queue| {
         let labels = [("policy", "queue"), ("queue", queue.name.as_str())];
-        numbers_of(&labels, &queue.limits)
+        let by_hand = set_for_queue(sidecar, queue.name.as_str());
+        // By hand a [[queue]] of the file is only made stricter.
+        let by_hand = by_hand.map(|set| strictest(set.limits.clone(), queue.limits.clone()));
+        numbers_of(&labels, by_hand.as_ref().unwrap_or(&queue.limits))
     });
     sidecar.metrics.limits(by_policy.chain(by_queue));
 }

@@ -115,7 +115,7 @@ impl StateQuery {
         Ok(question)
     }
 
-    fn wants(&self, (space, key): &SpacedKey) -> bool {
+    fn wants(&self, (space, key): &SpacedKey, policies: &policy::PolicySet) -> bool {
         match &self.key {
             Some(name) => match (space, name.strip_prefix("_queue:")) {
                 (Space::Queue, Some(queue)) => policy::queue_key(queue) == *key,
@@ -126,9 +126,14 @@ impl StateQuery {
                 let queue = (*space == Space::Queue).then(|| policy::queue_of(key));
                 let queue = queue.flatten().map(|queue| format!("_queue:{queue}"));
                 let name = queue.map_or_else(|| space.name_of(key), Cow::Owned);
-                name.to_lowercase().contains(&self.search)
+                let is_covered = |queue: &str| self.finds(queue);
+                self.finds(&name) || policies.covered(key).any(is_covered)
             }
         }
+    }
+
+    fn finds(&self, name: &str) -> bool {
+        name.to_lowercase().contains(&self.search)
     }
 }
 
@@ -301,7 +306,7 @@ impl States {
         });
         let (mut keys, found) = self.0.keys(&base.keys, &mut now, question).await;
         let why = self.0.why(&now, question, &mut keys).await;
-        let queues = self.0.queues(&now, &keys, &found);
+        let queues = self.0.queues(&now, question, &keys, &found);
         let ways = self.0.ways(&now, &keys, &found);
         let state = State {
             at: duration::exactly(now.at.0),
@@ -403,9 +408,17 @@ impl Shared {
         }
     }
 
-    /// The queues that are worth a row, most pressed first. What holds back a key holds back the queues that it covers.
-    fn queues(&self, now: &Snapshot, keys: &KeysPart, found: &FoundOfKeys) -> QueuesPart {
+    /// The queues that are worth a row, most pressed first, and before them those that are asked for. What holds back a key
+    /// holds back the queues that it covers.
+    fn queues(
+        &self,
+        now: &Snapshot,
+        question: &StateQuery,
+        keys: &KeysPart,
+        found: &FoundOfKeys,
+    ) -> QueuesPart {
         let sidecar = &*self.proxy.sidecar;
+        let most_held = sidecar.most_held();
         let shown = now.queues.iter().filter(|(_, here)| here.is_shown());
         let row = |(queue, here): (&Arc<str>, &QueueNow)| QueueRow {
             cause: None,
@@ -424,9 +437,15 @@ impl Shared {
         let mut rows: Vec<QueueRow> = shown.map(row).collect();
         let total = rows.len();
         rows.sort_by(|a, b| {
-            let pressure = |row: &QueueRow| row.pressure.unwrap_or(0.0);
-            let most = pressure(b).total_cmp(&pressure(a));
-            most.then(b.refused.cmp(&a.refused))
+            // Without a bound a queue is as good as full where nothing of it starts, or others behind its jobs do not.
+            let pressure = |row: &QueueRow| match row.paused || row.held >= most_held {
+                true => f64::INFINITY,
+                false => row.pressure.unwrap_or(0.0),
+            };
+            let is_asked = |row: &QueueRow| question.finds(&row.queue);
+            let most = is_asked(b).cmp(&is_asked(a));
+            most.then(pressure(b).total_cmp(&pressure(a)))
+                .then(b.refused.cmp(&a.refused))
                 .then(b.waiting.cmp(&a.waiting))
         });
         rows.truncate(ROWS);
@@ -493,7 +512,8 @@ impl Shared {
         question: &StateQuery,
     ) -> (KeysPart, FoundOfKeys) {
         let sidecar = &*self.proxy.sidecar;
-        let found = all.iter().filter(|(key, _)| question.wants(key));
+        let policies = &now.live.policies;
+        let found = all.iter().filter(|(key, _)| question.wants(key, policies));
         let found: Vec<_> = found.collect();
         let mut part = KeysPart {
             total: all.len(),

@@ -557,6 +557,9 @@ impl Asker<'_> {
         let calls = self.sidecar().calling.lines.shares(&limited.key);
         let groups = group_facts(one, self.now().held.shares_of(limited), calls);
         put(&mut limit, "groups", groups);
+        let in_backend =
+            (limited.space == Space::Job).then(|| self.now().in_backend_for(&limited.key));
+        put(&mut limit, "in_backend", in_backend);
         limit
     }
 

@@ -78,7 +78,7 @@ causes! {
     /// Nothing that the file enforces has the key any more, as where a policy was renamed or put in shadow, and no job that
     /// came here brought it itself. What was set by hand for the key is kept until it ends or somebody takes it away.
     BINDS_NOTHING "binds nothing" lets start: "{what} limits nothing now: the file does not enforce it, and no job here brought it{set}"
-        => "`ojs-throttle clear {name}` takes away what was set by hand";
+        => "`ojs-throttle clear {name} --override` takes away what was set by hand";
     /// So it is said of a policy, `[[egress]]` or budget as a whole. Its numbers hold for each of its keys alone.
     /// At most 1,000 of these are looked at.
     EACH_KEY "each key" lets start: "policy {policy} limits each of its keys alone: {full} of {keys} that are known here have no room{names}"

@@ -204,7 +204,8 @@ async fn a_bound_that_hides_the_file_s_is_told_at_the_start() {
     start(file).start().await.stop().await;
     let lines = log.with("bound_over_http");
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("keys=_queue:q"), "{lines:?}");
+    let advised = "keys=_queue:q clear=\"`ojs-throttle clear _queue:q --bounds`\"";
+    assert!(lines[0].contains(advised), "{lines:?}");
 }
 
 /// Changes that come at the same time do not undo each other.

@@ -104,10 +104,14 @@ fn each_change_is_undone_by_the_command_that_it_prints() {
                 "limit KEY --next-start 30m",
                 "resume KEY",
                 "clear KEY",
+                "clear KEY --override",
+                "clear KEY --next-start",
             ] {
                 let needs_more = match change {
                     "resume KEY" => !before.contains(&"pause KEY"),
                     "clear KEY" => before.is_empty(),
+                    "clear KEY --override" => before.iter().all(|one| *one == shut),
+                    "clear KEY --next-start" => !before.contains(&shut),
                     _ => false,
                 };
                 // A queue as a whole has overrides alone.
@@ -135,7 +139,7 @@ fn each_change_is_undone_by_the_command_that_it_prints() {
             }
         }
     }
-    assert_eq!(changed, 31 + 12);
+    assert_eq!(changed, 38 + 14);
 }
 
 fn in_an_hour() -> String {
@@ -687,6 +691,11 @@ fn a_bound_over_http_is_told_and_taken_away() {
         let top = desk.done("top --once");
         top.contains("bounds set over HTTP: max_depth 1")
     });
+    // To undo a limit takes away no bound.
+    let said = desk.done("limit _queue:email --concurrency 3");
+    assert_eq!(undo_of(&said), "ojs-throttle clear _queue:email --override");
+    desk.shell(undo_of(&said));
+    assert_eq!(offer(), 429);
     // What takes away a bound ends no pause.
     desk.done("pause _queue:email");
     let said = desk.done("clear _queue:email --bounds");

@@ -8,7 +8,7 @@ use crate::servers::vendor::{Answer, Vendor};
 
 pub const CRM: &str = "[[policy]]\nname = \"per-customer\"\nmatch = { queue = \"crm\" }\nkey = \"crm:{meta.tenant_id}\"\n\
     concurrency = 5\n";
-const OTHERS: &str = "[[policy]]\nname = \"calm\"\nmatch = { queue = \"calm\" }\nconcurrency = 5\n\
+const OTHERS: &str = "[[queue]]\nname = \"email\"\nconcurrency = 20\n[[policy]]\nname = \"calm\"\nmatch = { queue = \"calm\" }\nconcurrency = 5\n\
     [[policy]]\nname = \"tried\"\nmode = \"shadow\"\nmatch = { queue = \"calm\" }\nconcurrency = 5\n";
 
 /// The tenants whose jobs a worker gets, in order.
@@ -35,6 +35,7 @@ fn a_pause_of_a_policy_stops_keys_that_are_known_and_keys_that_come() {
     of_tenants(data, &["a", "b"]);
     assert_eq!(started(data, "w"), ["a", "b"]);
     of_tenants(data, &["a", "b"]);
+    desk.done("pause _queue:email");
     let said = desk.done("pause --policy per-customer --reason INC-42 --for 1h");
     assert_eq!(undo_of(&said), "ojs-throttle resume --policy per-customer");
     of_tenants(data, &["a", "b", "new"]);
@@ -75,8 +76,12 @@ fn a_pause_of_a_policy_stops_keys_that_are_known_and_keys_that_come() {
     assert_eq!(set["reason"], "INC-42", "{state}");
     assert_eq!(state["concurrency"]["limit"], 0, "{state}");
     for (series, value) in [
-        ("ojs_throttle_paused_keys", 1.0),
-        ("ojs_throttle_overrides_active", 1.0),
+        ("ojs_throttle_paused_keys", 2.0),
+        ("ojs_throttle_overrides_active", 2.0),
+        (
+            "ojs_throttle_slots_limit{policy=\"queue\",queue=\"email\"}",
+            0.0,
+        ),
         ("ojs_throttle_slots_limit{policy=\"per-customer\"}", 0.0),
         ("ojs_throttle_slots_limit{policy=\"calm\"}", 5.0),
     ] {
@@ -94,7 +99,7 @@ fn a_pause_of_a_policy_stops_keys_that_are_known_and_keys_that_come() {
         assert_eq!(desk.shell(undo_of(&said)).status, Some(0));
         assert_eq!(waits.join().unwrap(), ["a", "a", "b", "b", "new"]);
     });
-    assert_eq!(desk.sidecar.metric("ojs_throttle_paused_keys"), 0.0);
+    assert_eq!(desk.sidecar.metric("ojs_throttle_paused_keys"), 1.0);
 }
 
 #[test]
@@ -117,7 +122,7 @@ fn a_limit_of_a_policy_is_each_keys_and_a_keys_own_cannot_loosen_it() {
     let of_next = desk.done("why --type t --queue crm --meta tenant_id=d");
     has(&of_next, "slots      0 of 2");
     let why = desk.done("why --key crm:c");
-    has(&why, "`ojs-throttle clear --policy per-customer`");
+    has(&why, "`ojs-throttle clear --policy per-customer --override`");
 
     // What stood before is brought back by the command that is printed.
     let said = desk.done("limit --policy per-customer --concurrency 1");

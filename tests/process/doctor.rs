@@ -359,6 +359,16 @@ fn what_lies_in_subqueues_and_who_reads_it_is_told() {
             .contains("subqueues = true"),
         "{stranded}"
     );
+    let command = |subject: &str| {
+        let mut command = program();
+        command.args([subject, "--admin", &format!("http://{}", sidecar.admin)]);
+        ran(&mut command).out
+    };
+    let listed = command("subqueues");
+    has(
+        &listed,
+        "! 3 jobs wait in old-ojst-07, which nobody reads: queue \"old\" has no mark",
+    );
     let names = told("subqueues", "2 names of subqueues").unwrap();
     assert_eq!(names["level"], "ok", "{names}");
 

@@ -84,7 +84,7 @@ fn a_policy_that_left_limits_no_job_and_nothing_that_is_shown() {
         assert!(said.contains("it binds nothing"), "{said}");
         assert!(!said.contains("paused"), "{said}");
     }
-    let said = desk.done("clear --policy per-customer");
+    let said = desk.done("clear _policy:per-customer --override");
     assert_eq!(
         undo_of(&said),
         "nothing brings it back: nothing in the file has this name"

@@ -45,6 +45,23 @@ fn it_says_who_has_the_slots() {
     has(by_file.out, "the job runs: worker \"w1\" has it since");
 }
 
+/// Jobs of another queue that are held wait for the key too, and not in the backend.
+#[test]
+fn what_is_held_of_another_queue_is_not_in_the_backend() {
+    let two = "[[policy]]\nname = \"two\"\nmatch = { type = \"*\" }\nconcurrency = 1\n";
+    let (_backend, sidecar) = pair("", two);
+    enqueue(sidecar.data, "a", json!({}));
+    assert_eq!(fetch(sidecar.data, "a", 1, "w").jobs().len(), 1);
+    for queue in ["a", "b", "b"] {
+        enqueue(sidecar.data, queue, json!({}));
+        assert!(fetch(sidecar.data, queue, 1, "w").jobs().is_empty());
+    }
+    let asked = format!("--queue a --admin http://{}", sidecar.admin);
+    let said = why(&asked, None);
+    has(&said.out, "queue a: 1 jobs held here");
+    has(&said.out, "  waiting    3\n");
+}
+
 #[test]
 fn it_says_what_a_job_costs_and_whose_turn_it_is() {
     let limits = "[[policy]]\nname = \"gb\"\nmatch = { queue = \"big\" }\nconcurrency = 10\ncost = 8\n\

@@ -97,7 +97,7 @@ async fn a_pause_of_a_key_that_nothing_gives_any_more_is_told_of() {
         assert_eq!(client.fetch("q", 1).await.len(), 1, "{after}");
         assert_eq!(told().len(), 1, "{after}: {:?}", told());
         assert!(
-            told()[0].contains("keys=p clear=\"`ojs-throttle clear p`\""),
+            told()[0].contains("keys=p clear=\"`ojs-throttle clear p --override`\""),
             "{:?}",
             told()
         );
@@ -185,7 +185,10 @@ async fn limits_that_hide_the_file_s_are_told_at_the_start_and_on_a_reload() {
     assert_eq!(first.reload.apply(next).word(), "applied");
     sleep(Duration::from_secs(5)).await;
     assert_eq!(told().len(), 1, "{:?}", told());
-    for words in ["keys=_policy:p, e clear=", "ojs-throttle clear _policy:p`"] {
+    for words in [
+        "keys=_policy:p, e clear=",
+        "ojs-throttle clear _policy:p --override`",
+    ] {
         assert!(told()[0].contains(words), "{:?}", told());
     }
     first.stop().await;

@@ -128,6 +128,33 @@ async fn keys_are_searched_and_paged_here() {
     assert_eq!(posted.status, 405);
 }
 
+/// A search finds a queue however many are pressed more, and what its jobs wait for.
+#[tokio::test(start_paused = true)]
+async fn a_search_for_a_queue_finds_its_limits_too() {
+    let bounded = (0..60).map(|n| format!("[[queue]]\nname = \"b{n}\"\nmax_depth = 1\n"));
+    let config = stripe("concurrency = 1") + &bounded.collect::<String>();
+    let rig = Rig::with(&config).await;
+    for n in 0..60 {
+        queued(&rig, &format!("b{n}"), 1).await;
+    }
+    queued(&rig, "billing", 2).await;
+    assert_eq!(rig.client.fetch("billing", 2).await.len(), 1);
+    sleep(Duration::from_secs(3)).await;
+    let found = state(&rig, "?search=BILL").await;
+    assert_eq!(found["keys"]["rows"][0]["name"], "stripe", "{found}");
+    let row = &found["queues"]["rows"][0];
+    assert_eq!([&row["queue"], &row["cause"]["name"]], ["billing", "slots"]);
+    assert_eq!(row["cause"]["lets_start"], false);
+    let first = async || state(&rig, "").await["queues"]["rows"][0].clone();
+    let pressed = first().await;
+    assert_eq!(pressed["cause"]["name"], "queue full", "{pressed}");
+    assert_eq!(pressed["cause"]["lets_start"], true);
+    let paused = rig.client.post("/ojs/v1/queues/billing/pause", "").await;
+    assert_eq!(paused.status, 200, "{}", paused.text());
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(first().await["queue"], "billing", "nothing of it starts");
+}
+
 /// However many watch: the store is asked once a second.
 #[tokio::test(start_paused = true)]
 async fn eight_streams_see_one_state() {

@@ -139,7 +139,7 @@ async fn an_override_that_binds_is_named_and_what_takes_it_away() {
     let todo = answer["do"].as_str().unwrap();
     // What ends for itself ends so again.
     let larger = todo.find("`ojs-throttle limit stripe --concurrency N --for 1h`");
-    let away = todo.find("`ojs-throttle clear stripe`");
+    let away = todo.find("`ojs-throttle clear stripe --override`");
     assert!(larger.is_some() && larger < away, "{answer}");
     assert!(!todo.contains("in the file"), "{answer}");
     let set = json!({"concurrency": 1});
@@ -157,7 +157,7 @@ async fn the_advice_for_a_throttle_keeps_its_burst() {
     queued(&rig, "billing", 9).await;
     assert_eq!(rig.client.fetch("billing", 9).await.len(), 3);
     let answer = why(&rig, "queue=billing").await;
-    let advised = r#"`ojs-throttle limit p --override '{"throttle":{"burst":3,"limit":"N","period":"PT1M"}}' --for 1h`"#;
+    let advised = r#"`ojs-throttle limit p --override '{"throttle":{"burst":3,"limit":N,"period":"PT1M"}}' --for 1h`"#;
     says(&answer, "do", advised);
 }
 

@@ -94,6 +94,8 @@ parts! {
         r#do: Box<str>,
         /// When it lets go, as far as time goes; `null`: nobody knows.
         next_start: Option<String>,
+        /// Whether jobs start all the same: it tells of something else.
+        lets_start: bool,
     }
     /// An entry that is only tried (`mode = "shadow"`): what it would have done here since its numbers are in force.
     ShadowPart at "shadow" {
@@ -125,7 +127,8 @@ parts! {
     KeysPart at "keys" {
         /// Keys that are known.
         total: usize,
-        /// Those that match `search` or `key`.
+        /// Those that match `search` or `key`. A search finds them by their own names, and by that of a queue all of whose
+        /// jobs have the key.
         found: usize,
         /// The page that is shown, from 1.
         page: usize,
@@ -192,7 +195,7 @@ parts! {
     QueuesPart at "queues" {
         /// How many there are.
         total: usize,
-        /// The rows, most pressed first, 50 at most.
+        /// The rows, most pressed first, 50 at most. Queues with the text of `search` in their names come before all.
         rows: Vec<QueueRow>,
     }
     /// One queue.
@@ -295,6 +298,7 @@ impl From<&Cause> for CausePart {
             why: cause.why.as_str().into(),
             r#do: cause.advice.as_str().into(),
             next_start: cause.until.map(rfc3339),
+            lets_start: cause.lets_start(),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::bounds::{BoundMet, Level, OverflowStrategy};
@@ -259,7 +259,7 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
     let limited = &view.limited;
     // By hand a [[queue]] of the file is only made stricter.
     if set.is_some() && limited.space == Space::Queue {
-        return format!("take away what was set by hand: `ojs-throttle clear {name}`");
+        return format!("take away what was set by hand: `ojs-throttle clear {name} --override`");
     }
     let place = match &*limited.policy {
         "job" => "raise the limit that the jobs bring",
@@ -281,7 +281,7 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
     let is_endless = set.is_some_and(|set| set.expires_at.is_none());
     let lasts = if is_endless { "" } else { " --for 1h" };
     let blanks = |own: Limits| {
-        let text = with_blanks(&own, view.currency.as_ref());
+        let text = with_blanks(&own, set, view.currency.as_ref());
         format!("--override {}{lasts}", shell_word(&text))
     };
     let option = match strategy {
@@ -313,29 +313,34 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
         // It may be looser than the file.
         Some(_) => format!(
             "set a larger number by hand: `ojs-throttle limit {name} {option}`; the file's counts again after \
-             `ojs-throttle clear {name}`"
+             `ojs-throttle clear {name} --override`"
         ),
         None => format!("{place}, or by hand: `ojs-throttle limit {name} {option}`"),
     }
 }
 
-/// These windows or this spacing as an override has them, with N in the place of each limit.
-fn with_blanks(limits: &Limits, currency: Option<&Currency>) -> String {
-    let text = limits_in_log(limits, currency);
-    let mut set: Value = serde_json::from_str(&text).unwrap_or_default();
+/// These windows or this spacing as an override has them, with N in the place of each limit. What else is `set` stands
+/// beside them, for an override replaces all.
+fn with_blanks(own: &Limits, set: Option<&Override>, currency: Option<&Currency>) -> String {
+    let members = |limits| -> Map<String, Value> {
+        serde_json::from_str(&limits_in_log(limits, currency)).unwrap_or_default()
+    };
+    let mut own = members(own);
     let blank = currency.map_or_else(|| "N".to_owned(), |of| format!("N {}", of.code()));
-    let each = set
-        .as_object_mut()
-        .into_iter()
-        .flat_map(|set| set.values_mut());
-    let each = each.flat_map(|one| match one {
+    let each = own.values_mut().flat_map(|one| match one {
         Value::Array(several) => several.as_mut_slice(),
         one => std::slice::from_mut(one),
     });
     for one in each.filter_map(Value::as_object_mut) {
         one.insert("limit".to_owned(), blank.clone().into());
     }
-    set.to_string()
+    let mut all = set.map(|set| members(&set.limits)).unwrap_or_default();
+    all.append(&mut own);
+    let text = Value::Object(all).to_string();
+    match currency {
+        Some(_) => text,
+        None => text.replace("\"N\"", "N"),
+    }
 }
 
 /// Whether it is said before what limits a queue's jobs: nothing of the queue is asked for.

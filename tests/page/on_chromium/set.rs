@@ -85,7 +85,7 @@ fn what_is_set_binds_until_it_is_taken_away() {
     assert_eq!(rig.set_by_hand(), Value::Null);
     browser.write("#token", TOKEN);
     browser.keys(ENTER);
-    browser.until("document.querySelector('#undo').innerText.includes('clear')");
+    browser.until("document.querySelector('#undo').innerText.includes('clear stripe --override')");
     let set = rig.set_by_hand();
     for (name, value) in [
         ("concurrency", json!(1)),
