@@ -135,7 +135,7 @@ causes! {
         => "start a worker with the same Authorization and X-OJS-Tenant, or wait until the backend takes the jobs back";
     /// Either all jobs of the queue run, or they came to another queue.
     NO_JOBS "no jobs": "the backend has no job of queue {queue} that can be fetched"
-        => "look at the queue that producers name; scheduled jobs wait for their time";
+        => "look at the queue that producers name{near}; scheduled jobs wait for their time";
     /// They wait there for a start, or for a worker. The backend has no others. Only their sidecars know their keys.
     HELD_ELSEWHERE "held elsewhere": "other sidecars hold {jobs} jobs of queue {queue}"
         => "ask those sidecars what keeps them: `ojs-throttle why --queue NAME --admin URL`";

@@ -150,7 +150,7 @@ const SENTENCE: [(&str, &str); 13] = [
     ("near", "\"billings\""),
     ("jobs", "2"),
 ];
-const ADVICE: [(&str, &str); 14] = [
+const ADVICE: [(&str, &str); 15] = [
     (
         "larger",
         "set a larger bound in the file (see \"Producers get 429\")",
@@ -167,6 +167,7 @@ const ADVICE: [(&str, &str); 14] = [
     ("until", "TIME"),
     ("file", "throttle.toml"),
     ("raise", "raise the limit"),
+    ("near", ""),
     ("out", "jobs below"),
     (
         "dead",

@@ -45,6 +45,15 @@ fn it_says_who_has_the_slots() {
     has(by_file.out, "the job runs: worker \"w1\" has it since");
 }
 
+#[test]
+fn a_misspelt_queue_is_told_the_name_that_may_be_meant() {
+    let (_backend, sidecar) = pair("", LIMITS);
+    enqueue(sidecar.data, "billing", json!({}));
+    let asked = format!("--queue biling --admin http://{}", sidecar.admin);
+    let said = why(&asked, None);
+    has(&said.out, "(did you mean \"billing\"?)");
+}
+
 /// Jobs of another queue that are held wait for the key too, and not in the backend.
 #[test]
 fn what_is_held_of_another_queue_is_not_in_the_backend() {

@@ -17,7 +17,7 @@ use crate::inquiry::in_force;
 use crate::inquiry::lookahead::FullLookahead;
 use crate::inquiry::shape::{LimitView, limits_in_log, rfc3339};
 use crate::limit::{Limits, OnLimit, Refusal, Space, Strategy, Timestamp, WindowKind};
-use crate::policy::{Currency, numbers};
+use crate::policy::{Currency, nearest, numbers};
 use crate::show::policies;
 use crate::store::Override;
 use crate::store::guard::{LostMode, OnStoreError};
@@ -514,10 +514,18 @@ pub(super) fn no_jobs(now: &Snapshot, queue: &str, elsewhere: u64) -> Option<Cau
         0 => &causes::NO_JOBS,
         _ => &causes::HELD_ELSEWHERE,
     };
-    let known: [(&str, &dyn Display); 2] = [("queue", &quoted(queue)), ("jobs", &elsewhere)];
-    now.queue(queue)
-        .is_empty()
-        .then(|| Cause::new(kind, &known))
+    if !now.queue(queue).is_empty() {
+        return None;
+    }
+    let others = now.queues.iter().filter(|(_, here)| here.is_shown());
+    let near = nearest(queue, others.map(|(name, _)| &**name));
+    let near = near.map_or_else(String::new, |near| format!(" (did you mean {near:?}?)"));
+    let known: [(&str, &dyn Display); 3] = [
+        ("queue", &quoted(queue)),
+        ("jobs", &elsewhere),
+        ("near", &near),
+    ];
+    Some(Cause::new(kind, &known))
 }
 
 /// Whether FETCHes of the queue are looked at. Those of a queue without limits pass unread.
