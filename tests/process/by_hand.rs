@@ -302,6 +302,10 @@ fn what_a_budget_has_used_is_set() {
     let told = why();
     let spent = "why:   800.00 USD of 800.00 USD";
     assert!(told.starts_with(spent), "{told}");
+    wait("the table says so", || {
+        let top = desk.done("top --once");
+        top.contains("! 800.00 USD of 800.00 USD") && top.contains("  -> wait, or raise")
+    });
     desk.done("limit month:a --rate 900USD/1d");
     let said = desk.done("limit month:a --rate 1000USD/1d");
     desk.shell(undo_of(&said));

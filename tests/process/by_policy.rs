@@ -122,7 +122,10 @@ fn a_limit_of_a_policy_is_each_keys_and_a_keys_own_cannot_loosen_it() {
     let of_next = desk.done("why --type t --queue crm --meta tenant_id=d");
     has(&of_next, "slots      0 of 2");
     let why = desk.done("why --key crm:c");
-    has(&why, "`ojs-throttle clear --policy per-customer --override`");
+    has(
+        &why,
+        "`ojs-throttle clear --policy per-customer --override`",
+    );
 
     // What stood before is brought back by the command that is printed.
     let said = desk.done("limit --policy per-customer --concurrency 1");
