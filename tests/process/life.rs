@@ -183,34 +183,6 @@ fn a_health_check_asks_the_sidecar_of_its_config() {
     assert!(told.contains(&admin), "{told}");
 }
 
-/// A config that comes by a pipe may never come. Whoever ends the program need not wait for it.
-#[test]
-fn a_start_that_waits_for_its_config_hears_signals() {
-    let dir = tempfile::tempdir().unwrap();
-    let pipe = dir.path().join("pipe.toml");
-    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
-    assert!(made.success());
-    for (subject, status) in [("run", 0), ("doctor", 1)] {
-        let mut command = program();
-        let mut child = command
-            .args([subject, "--config"])
-            .arg(&pipe)
-            .spawn()
-            .unwrap();
-        let of_it = format!("/proc/{}/status", child.id());
-        wait("SIGTERM is handled", || {
-            let text = std::fs::read_to_string(&of_it).unwrap();
-            let mut lines = text.lines();
-            let caught = lines.find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-            u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << 14) != 0
-        });
-        let told = Command::new("kill").arg(child.id().to_string()).status();
-        assert!(told.unwrap().success());
-        let ended = until("it has ended", || child.try_wait().unwrap());
-        assert_eq!(ended.code(), Some(status), "{subject}");
-    }
-}
-
 /// Nothing takes its work before the store has answered.
 #[test]
 fn who_is_not_ready_is_not_healthy() {
