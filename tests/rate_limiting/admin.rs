@@ -174,6 +174,8 @@ async fn is_answered(rig: &Rig, (host, login, kind, wanted): Asker, server: &str
             _ => reply.text().contains("server.control_token"),
         };
         assert!(helps, "{what}");
+        let is_forbidden = reply.text().contains("\"forbidden\"");
+        assert_eq!(is_forbidden, status == 403, "{what}");
     }
     let is_set = rig.inspect("k").await["override"].is_object();
     assert_eq!(is_set, wanted[1] == 200, "{server}{sent:?}");

@@ -152,50 +152,6 @@ async fn every_form_of_a_bound() {
     }
 }
 
-/// `rate_limit_until` of the text, `retry_after` of the website, and headers in the details.
-#[tokio::test(start_paused = true)]
-async fn every_form_of_a_signal() {
-    for (whose, error) in [
-        ("text", r#"{"rate_limit_until": "2026-02-13T12:00:30Z"}"#),
-        ("website", r#"{"retry_after": 30}"#),
-        ("website, text", r#"{"retry_after": "PT30S"}"#),
-        ("header", r#"{"details": {"Retry-After": "30"}}"#),
-        ("header, number", r#"{"details": {"retry-after": 30}}"#),
-        (
-            "date",
-            r#"{"details": {"Retry-After": "Fri, 13 Feb 2026 12:00:30 GMT"}}"#,
-        ),
-        (
-            "headers",
-            r#"{"details": {"headers": {"Retry-After": "30"}}}"#,
-        ),
-        (
-            "RateLimit",
-            r#"{"details": {"RateLimit": "\"a\";r=0;t=30"}}"#,
-        ),
-        (
-            "RateLimit, older",
-            r#"{"details": {"RateLimit": "limit=9, remaining=0, reset=30"}}"#,
-        ),
-        ("X-RateLimit", r#"{"details": {"X-RateLimit-Reset": "30"}}"#),
-        (
-            "X-RateLimit, Unix",
-            r#"{"details": {"X-RateLimit-Reset": "1770984030"}}"#,
-        ),
-    ] {
-        let rig = Rig::with("").await;
-        let job = json!({"type": "t", "args": [], "rate_limit": {"key": "k", "concurrency": 1}});
-        let id = rig.client.enqueue(job).await;
-        assert_eq!(rig.client.fetch("default", 1).await.len(), 1);
-        let told = json!({"type": "E", "message": "429", "retryable": false});
-        let told = with(told, &serde_json::from_str(error).unwrap());
-        rig.client.nack_with(&id, told).await;
-        let shut = rig.inspect("k").await["shut_until"].clone();
-        let at = shut.as_str().unwrap_or_default();
-        assert!(at.starts_with("2026-02-13T12:00:30."), "{whose}: {shut}");
-    }
-}
-
 /// Whether a worker asks for 30 s, 1800 s or nothing: what it asked for or the job says is what it gets.
 #[tokio::test(start_paused = true)]
 async fn every_form_of_visibility() {
