@@ -134,15 +134,15 @@ impl Hold {
 
     /// The jobs of a lane that are offered to siblings wait here until one has them.
     async fn add_offered(&self, held: &mut HeldNow, lane: &Lane) {
-        let (begin, mut from) = (held.groups.len(), Gen(0));
+        let (begin, mut after) = (held.groups.len(), (Gen(0), Arc::default()));
         loop {
             let some: Vec<_> = {
                 let state = self.state();
-                let offers = state.offers_from(lane, from).take(AT_ONCE);
+                let offers = state.offers_after(lane, &after).take(AT_ONCE);
                 offers.map(HeldGroup::of_offer).collect()
             };
             let Some((last, _)) = some.last() else { break };
-            from = Gen(last.0 + 1);
+            after = last.clone();
             for (_, one) in some {
                 let before = held.groups.get_mut(begin..).and_then(<[_]>::last_mut);
                 match before.filter(|before| before.is_like(&one)) {
@@ -198,10 +198,10 @@ impl HeldGroup {
         }
     }
 
-    /// An offered job by itself, with the number of its claim.
-    fn of_offer(Offer { held, .. }: &Offer) -> (Gen, HeldGroup) {
+    /// An offered job by itself, with its claim.
+    fn of_offer(Offer { held, .. }: &Offer) -> ((Gen, Arc<str>), HeldGroup) {
         (
-            held.claimed.generation,
+            (held.claimed.generation, Arc::clone(&held.claimed.job)),
             HeldGroup::of_one(&held.claimed, held.subqueue),
         )
     }

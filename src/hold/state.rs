@@ -1,7 +1,7 @@
 //! What the hold's lock guards: the lanes, and where each known job is.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -91,8 +91,8 @@ pub(super) struct HoldState {
     pub(super) fair: KnownShares,
     /// The known jobs of whose claims the store has not heard.
     pub(super) unnamed: HashSet<Arc<str>>,
-    /// The jobs that are offered to siblings, by lane and claim.
-    pub(super) offered: HashMap<Lane, BTreeMap<Gen, Arc<str>>>,
+    /// The jobs that are offered to siblings, by lane and claim. Two jobs may have claims of one number.
+    pub(super) offered: HashMap<Lane, BTreeSet<(Gen, Arc<str>)>>,
     /// When claims are to be looked at, the earliest first. A job's own time says which of several counts.
     pub(super) due: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
     /// How many jobs are in hand.
@@ -312,7 +312,7 @@ impl HoldState {
     /// What was known of a job is known no longer; says where it was.
     fn left(&mut self, job: &str, known: Known) -> Lane {
         if let Whereabouts::Offered(offer) = &known.whereabouts {
-            self.note_offer_over(&known.lane, offer.held.claimed.generation);
+            self.note_offer_over(&known.lane, &offer.held.claimed);
         }
         self.unnamed.remove(job);
         self.stuck.remove(job);

@@ -1063,6 +1063,22 @@ async fn what_is_offered_is_shown_with_what_waits() {
     assert_eq!((held.jobs, waiting), (700, [233, 467]));
 }
 
+/// Jobs of one reply have numbers that follow each other, and one that was taken back has that of the next.
+#[tokio::test(start_paused = true)]
+async fn claims_of_one_number_are_offers_of_their_own() {
+    let hold = hold();
+    let claim = |id: &str| claimed_as(7, job(id, 0, &["k"]));
+    hold.add(vec![claim("a"), claim("b")]);
+    hold.offer(&hold.unwanted(Duration::ZERO));
+    let offers = hold.untold_offers();
+    assert_eq!(offers.len(), 2);
+    hold.forget("a");
+    assert_eq!(hold.untold_offers().len(), 1, "the other stays offered");
+    hold.end_offers(&[(offers[1].clone(), Gen(9))]);
+    assert!(!hold.has_offers());
+    assert_eq!(ids(&picks(&hold, 9)), ["b"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() {
     let hold = hold();

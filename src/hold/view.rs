@@ -235,9 +235,9 @@ impl Hold {
             return Vec::new();
         }
         let state = self.state();
-        let known = state
-            .offers_from(lane, Gen(0))
-            .filter(|offer| offer.is_known);
+        let first = (Gen(0), Arc::default());
+        let offers = state.offers_after(lane, &first);
+        let known = offers.filter(|offer| offer.is_known);
         let claims = known.map(|offer| offer.held.claimed.clone());
         claims.take(most).collect()
     }
