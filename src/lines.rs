@@ -302,12 +302,15 @@ impl KeyLine {
             return CallStep::Waits(None);
         };
         let mut calls = lane.calls.iter();
-        if calls.next().is_none_or(|(first, _)| *first != id) || self.asking.is_some() {
+        if calls.next().is_none_or(|(first, _)| *first != id) {
             return CallStep::Waits(None);
         }
         let followed = calls.next().map_or(Timestamp(0), |(_, next)| next.stays);
         if lane.until() > Some(now) {
             return CallStep::Waits(lane.until());
+        }
+        if self.asking.is_some() {
+            return CallStep::Waits(None);
         }
         let Some((turn, _)) = self.best(now).filter(|((_, best), _)| *best == id) else {
             self.rouse();
@@ -660,7 +663,14 @@ mod tests {
         dry.refused(Some(&spent), later);
         tokio::time::sleep_until(later).await;
         assert!(asks(&dry), "its time has come");
+        // Who comes after it in its lane waits for the same time, also where another asks now.
+        dry.refused(Some(&spent), Instant::now() + Duration::from_secs(60));
+        let next = joins(&lines, "a", &["k", "spent"]);
+        let asker = joins(&lines, "b", &["k"]);
+        assert!(asks(&asker));
         drop(dry);
+        assert!(matches!(next.step(), CallStep::Waits(Some(_))));
+        drop((asker, next));
         let standings = lines.0.lock();
         assert!(standings.by_key.is_empty() && standings.beside.is_empty());
     }

@@ -402,10 +402,15 @@ struct UsedTokens {
     cache_write: u64,
     output: u64,
     total: Option<u64>,
+    /// The sum, where it alone is told: all may have been read, or written.
+    undivided: Option<u64>,
 }
 
 impl UsedTokens {
     fn of(&self, which: Tokens) -> u64 {
+        if let Some(all) = self.undivided {
+            return all;
+        }
         let cached = if self.cached_counts { self.cached } else { 0 };
         let read = self
             .input
@@ -420,6 +425,9 @@ impl UsedTokens {
 
     /// In millionths of a millionth of a currency.
     fn cost(&self, prices: &TokenPrices) -> u128 {
+        if let Some(all) = self.undivided {
+            return u128::from(all) * u128::from(prices.input.max(prices.output));
+        }
         let each = [
             (self.input, prices.input),
             (self.cached, prices.cached),
@@ -616,6 +624,7 @@ impl MeteredAnswer {
         ] = std::array::from_fn(|nth| self.scanner.as_ref()?.found(nth));
         let read = prompt.or(input);
         let written = completion.or(output);
+        let undivided = total.filter(|_| read.or(written).is_none());
         read.or(written).or(total)?;
         // Some vendors count what comes from the cache, and what goes into it, within what was read, others beside it.
         let is_within = prompt.is_some();
@@ -634,6 +643,7 @@ impl MeteredAnswer {
             cache_write: cache_write.unwrap_or(0),
             output: written.max(rest).unwrap_or(0),
             total,
+            undivided,
         })
     }
 }

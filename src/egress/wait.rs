@@ -17,7 +17,9 @@ use crate::desk::outlive::to_the_end;
 use crate::desk::{Sidecar, micros, named, tell};
 use crate::inquiry::in_force;
 use crate::inquiry::shape::rfc3339;
-use crate::limit::{EARLY, Key, Limited, Limits, OnLimit, Refusal, Space, Strategy, Timestamp};
+use crate::limit::{
+    EARLY, Key, LINE, Limited, Limits, OnLimit, Refusal, Space, Strategy, Timestamp,
+};
 use crate::lines::{AskedBy, BEHIND, CallPlace, CallStep, Comer, turn_key};
 use crate::policy::Sample;
 use crate::policy::price::one_price;
@@ -40,6 +42,8 @@ const NO_WORD: Duration = Duration::from_millis(250);
 const WORTH_WAITING: Duration = Duration::from_secs(3_600);
 /// SDKs of vendors that are told to wait for longer come back at once.
 const SDKS_WAIT: Duration = Duration::from_secs(60);
+/// How often a call asks that counts for more than one: for [`LINE`] after that the store keeps room for the first.
+const KEEPS_ROOM: Duration = Duration::from_micros(LINE / 2);
 /// When a call that waits for a slot asks although nobody has told of one.
 const UNHEARD: Duration = Duration::from_secs(1);
 
@@ -95,6 +99,11 @@ impl WayOut {
                     };
                     // What woke the line before it stood there woke it in vain.
                     if !comes || lines.wakes() == wakes {
+                        let mut pays = claimed.limited.iter().map(|one| one.cost.pays.get());
+                        let again = match pays.any(|units| units > 1) {
+                            true => again.min(Instant::now() + KEEPS_ROOM),
+                            false => again,
+                        };
                         stands.refused(by.map(|by| &by.key), again);
                     }
                     place = Some(stands);

@@ -551,6 +551,7 @@ async fn each_use_counts_its_own() {
                 "prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120,
                 "prompt_tokens_details": {"cached_tokens": 64},
             }),
+            Some("voyage") => json!({"total_tokens": 120}),
             // The sum has what stands beside, too.
             Some("sum") => json!({
                 "input_tokens": 100, "output_tokens": 20, "cache_read_input_tokens": 64,
@@ -583,6 +584,7 @@ async fn each_use_counts_its_own() {
     let mut before = [0.0; 4];
     for (vendor, counted) in [
         ("openai", [120.0, 100.0, 20.0, 0.002_424]),
+        ("voyage", [120.0, 120.0, 120.0, 0.012]),
         ("anthropic", [128.0, 108.0, 20.0, 0.003_164]),
         ("sum", [192.0, 108.0, 20.0, 0.003_164]),
         ("litellm", [192.0, 172.0, 20.0, 0.003_164]),

@@ -44,6 +44,26 @@ async fn a_dear_call_whose_caller_has_gone_leaves_the_room_to_others() {
     }
 }
 
+/// Room is kept for as long as it waits, although cheap ones ask all the time.
+#[tokio::test(start_paused = true)]
+async fn a_dear_call_that_waits_for_long_keeps_its_room() {
+    // Seven cheap calls in a window, one each 6 s, leave too little for it.
+    let entries = both("on_limit = 'reject'", "max_wait = '1h'").replace("10m", "40s");
+    let entries = entries.replace("cost = 80", "cost = 96");
+    let world = World::start("", &entries, fine).await;
+    assert_eq!(world.statuses("/", 40).await, [200; 40]);
+    let begun = Instant::now();
+    let dear = Client::new(&world.net, world.pair.sidecar.egress[1]);
+    let waits = tokio::spawn(async move { dear.get("/").await.status });
+    while !waits.is_finished() {
+        assert!(begun.elapsed() < Duration::from_secs(50), "it never starts");
+        sleep(Duration::from_secs(6)).await;
+        world.statuses("/", 1).await;
+    }
+    // It has its start, and nobody answers there.
+    assert_eq!(waits.await.unwrap(), 502);
+}
+
 /// It waits behind those that came before, and then until so much room has come.
 #[tokio::test(start_paused = true)]
 async fn a_dear_call_starts_although_cheap_ones_take_all_that_comes_free() {
