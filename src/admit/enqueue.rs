@@ -62,8 +62,8 @@ pub(crate) async fn enqueue(
         return refuse(&parts, fault);
     }
     let splits = are_jobs && routes::ready(proxy, &policies, &body).await;
-    let may_be_flat = are_jobs && (limits || bounded) && json::may_name(&body, "queue");
-    let read = match bounded || brings || may_be_flat || splits {
+    let may_be_odd = are_jobs && (limits || bounded) && sent::may_be_odd(&body);
+    let read = match bounded || brings || may_be_odd || splits {
         true => sent::read_jobs(&body, sends),
         false => Ok(None),
     };
@@ -71,7 +71,7 @@ pub(crate) async fn enqueue(
         Ok(jobs) => jobs.unwrap_or_default(),
         Err(fault) => return refuse(&parts, fault),
     };
-    let matters = brings || splits || (may_be_flat && jobs.iter().any(|job| job.is_flat));
+    let matters = brings || splits || (may_be_odd && jobs.iter().any(SentJob::is_odd));
     let mut routed = Vec::new();
     let (prepared, brought) = match matters {
         true => match prepared(
@@ -242,11 +242,15 @@ fn prepare(
         routed.push(route);
         Some(())
     });
-    let watched = job.is_flat && watches(&proxy.sidecar, json, queue, policies);
+    let watched = job.is_odd() && watches(&proxy.sidecar, json, queue, policies);
+    if watched || route.is_some() || !sent.is_empty() {
+        let untrue = job.untrue.iter();
+        untrue.for_each(|member| splice.remove_member(json, *member));
+    }
     let forgotten = Forgotten {
         policy: forgotten(&sent),
         visibility_ms: visibility.filter(|ms| *ms > 0),
-        queue: (route.is_some() || watched || (job.is_flat && !sent.is_empty())).then_some(queue),
+        queue: (route.is_some() || job.is_flat && (watched || !sent.is_empty())).then_some(queue),
     };
     write(json, meta_of(json, options), forgotten, splice);
     let brought = (!sent.is_empty()).then(|| LimitedJob {

@@ -7,6 +7,39 @@ fn flat() -> Value {
     json!({"type": "t", "args": [], "queue": "mail"})
 }
 
+/// A copy of a job that was: its `state` and `attempt` are no word of the backend's.
+#[tokio::test(start_paused = true)]
+async fn what_a_job_says_of_its_own_state_is_not_believed() {
+    let config = "[[queue]]\nname = \"mail\"\nconcurrency = 2\n";
+    let net = Net::Sim(sim::Network::default());
+    let behind = backend(&net, Lax::redis()).await;
+    let first = Start::before(&net, &behind.base(), config).start().await;
+    let client = Client::new(&net, first.addr);
+    let copy = json!({"type": "t", "args": [], "state": "completed", "attempt": 7,
+        "expires_at": "2020-01-01T00:00:00Z", "options": {"queue": "mail"}});
+    let jobs = json!({"jobs": [copy, copy]}).to_string();
+    assert_eq!(client.post("/ojs/v1/jobs/batch", jobs).await.status, 201);
+    client.enqueue_all(2, &copy).await;
+    let out = client.fetch("mail", 4).await;
+    assert_eq!(out.len(), 2);
+    let shown = client.job(id(&out[0])).await;
+    assert_eq!(
+        [&shown["state"], &shown["attempt"]],
+        [&json!("active"), &json!(0)]
+    );
+    first.stop().await;
+    let second = Start::before(&net, &behind.base(), config)
+        .seed(8)
+        .start()
+        .await;
+    let client = Client::new(&net, second.addr);
+    assert!(client.fetch("mail", 4).await.is_empty(), "two run");
+    client.ack(id(&out[0])).await;
+    assert_eq!(client.fetch("mail", 4).await.len(), 1);
+    second.stop().await;
+    behind.stop().await;
+}
+
 /// Those that run when a sidecar starts have their slots.
 #[tokio::test(start_paused = true)]
 async fn they_are_adopted_where_they_are() {

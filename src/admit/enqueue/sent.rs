@@ -51,16 +51,24 @@ pub(super) struct SentJob<'a> {
     /// Whether it says a queue beside its `options`, and another than the one that they file it in. Backends written
     /// in Go do not read it, and show it in place of the real one ever after.
     pub(super) is_flat: bool,
+    /// What it says that only backends know. Those written in Go show it in place of the truth ever after.
+    pub(super) untrue: Vec<Member<'a>>,
 }
+
+/// What a job says of itself and a backend alone knows: it is read when the job comes back, and when it is looked up.
+const OF_BACKEND: [&str; 3] = ["state", "attempt", "expires_at"];
 
 impl<'a> SentJob<'a> {
     pub(super) fn read(at: String, json: Json<'a>) -> SentJob<'a> {
         let (mut options, mut several, mut beside) = (None, false, Vec::new());
+        let mut untrue = Vec::new();
         for member in json.members() {
             if member.is_named("options") {
                 several |= options.replace(member.value).is_some();
             } else if member.is_named("queue") {
                 beside.push(member.value);
+            } else if OF_BACKEND.iter().any(|name| member.is_named(name)) {
+                untrue.push(member);
             }
         }
         let inside = options.into_iter().flat_map(|options| options.members());
@@ -76,8 +84,14 @@ impl<'a> SentJob<'a> {
             options,
             is_ambiguous: several,
             is_flat: beside.iter().any(is_other),
+            untrue,
             queue,
         }
+    }
+
+    /// Whether some backends show another queue of it, or another state, than it has.
+    pub(super) fn is_odd(&self) -> bool {
+        self.is_flat || !self.untrue.is_empty()
     }
 
     /// Its type.
@@ -96,6 +110,12 @@ impl<'a> SentJob<'a> {
             tenant,
         }
     }
+}
+
+/// Whether a body may have a job that [is odd](SentJob::is_odd).
+pub(super) fn may_be_odd(body: &[u8]) -> bool {
+    let names = ["queue"].iter().chain(&OF_BACKEND);
+    names.into_iter().any(|name| json::may_name(body, name))
 }
 
 /// The jobs of an enqueue. `None`: the body is JSON to nobody, and the backend will say what is wrong with it.
