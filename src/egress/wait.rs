@@ -99,12 +99,7 @@ impl WayOut {
                     };
                     // What woke the line before it stood there woke it in vain.
                     if !comes || lines.wakes() == wakes {
-                        let mut pays = claimed.limited.iter().map(|one| one.cost.pays.get());
-                        let again = match pays.any(|units| units > 1) {
-                            true => again.min(Instant::now() + KEEPS_ROOM),
-                            false => again,
-                        };
-                        stands.refused(by.map(|by| &by.key), again);
+                        stands.refused(by.map(|by| &by.key), while_room_is_kept(&claimed, again));
                     }
                     place = Some(stands);
                 }
@@ -422,6 +417,15 @@ impl WayOut {
             }
         }
         self.naming(fault, key)
+    }
+}
+
+/// When a call asks again that may start then: before, where room for it would be kept no longer.
+fn while_room_is_kept(claimed: &Claimed, again: Instant) -> Instant {
+    let mut pays = claimed.limited.iter().map(|one| one.cost.pays.get());
+    match pays.any(|units| units > 1) {
+        true => again.min(Instant::now() + KEEPS_ROOM),
+        false => again,
     }
 }
 
