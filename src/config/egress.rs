@@ -78,16 +78,21 @@ impl EgressSettings {
         }
     }
 
-    /// Whether a key of its calls stands in their bodies.
-    pub fn has_keys_of_bodies(&self) -> bool {
-        let mut budgets = self.budgets.iter();
+    /// Whether a key or the group of each call stands in its body.
+    fn reads_each_body(&self) -> bool {
         let by_group = self.fair.as_ref().is_some_and(|fair| fair.by.sees_bodies());
-        self.key.sees_bodies() || by_group || budgets.any(|budget| budget.key.sees_bodies())
+        self.key.sees_bodies() || by_group
+    }
+
+    /// Whether a key of the calls of this method and path stands in their bodies.
+    pub fn has_key_in_body(&self, call: (&str, &str)) -> bool {
+        let mut budgets = self.budgets.iter().filter(|budget| budget.is_for(call));
+        self.reads_each_body() || budgets.any(|budget| budget.key.sees_bodies())
     }
 
     /// Whether a key or a cost of its calls stands in their bodies.
     pub fn sees_bodies(&self) -> bool {
-        self.has_keys_of_bodies() || self.budgets.iter().any(|budget| budget.sees_bodies())
+        self.reads_each_body() || self.budgets.iter().any(|budget| budget.sees_bodies())
     }
 
     /// The limits by its own name: those that it has itself, or none where no policy limits its calls either. `None`: they

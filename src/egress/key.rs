@@ -49,7 +49,7 @@ impl<'b> ReadBody<'b> {
 }
 
 /// Whether files come in parts of a body, which has no value at its top.
-fn is_upload(parts: &Parts) -> bool {
+pub(super) fn is_upload(parts: &Parts) -> bool {
     let kind = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let kind = kind.and_then(|kind| kind.split(|byte| *byte == b';').next());
     kind.is_some_and(|kind| {

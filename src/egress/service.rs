@@ -15,12 +15,12 @@ use uuid::Uuid;
 
 use super::amazon::AmazonProtocol;
 use super::ask::CallAsk;
-use super::key::ReadBody;
+use super::key::{ReadBody, is_upload};
 use super::pass::{below_base, may_pass};
 use super::redirect::CalledBy;
 use super::services::Services;
 use super::start::CallStart;
-use crate::answers::body::{self, Body};
+use crate::answers::body::{self, Body, ReadError};
 use crate::answers::load::{Load, Service};
 use crate::answers::respond::{self, Fault, Own, refuse};
 use crate::config::{EgressSettings, LEAST_REST};
@@ -31,6 +31,7 @@ use crate::policy::{Vendor, back_at};
 use crate::settle::feedback::{heed_reply, text_lines};
 use crate::store::{Claim, LedgerExt as _};
 use crate::wire::boxed::boxed;
+use crate::wire::ojs;
 use crate::wire::upstream::{
     ReplyBody, RequestBody, SendError, Upstream, UpstreamError, detached, is_packed,
 };
@@ -156,7 +157,7 @@ impl WayOut {
         let whole = below_base(entry, &mut parts)?;
         let by_body = entry.sees_bodies();
         // Its room is taken until there is a reply.
-        let (mut body, taken) = self.body(entry, body).await?;
+        let (mut body, taken) = self.body(entry, &parts, body).await?;
         let ask = {
             let bytes = match &body {
                 CallBody::Whole(bytes) if by_body && !is_packed(&parts.headers) => Some(bytes),
@@ -231,24 +232,33 @@ impl WayOut {
     }
 
     /// The body of a call: a small one is read whole, and takes its room. So is a larger one in which a key or a cost
-    /// stands, and one of unknown length in which a key does.
+    /// stands, and one of unknown length in which a key does: if that is too large, nothing of it is left.
     async fn body(
         &self,
         entry: &EgressSettings,
+        parts: &Parts,
         body: Incoming,
     ) -> Result<(CallBody, Option<SemaphorePermit<'_>>), Fault> {
         let most = if entry.sees_bodies() { READ } else { SMALL };
         let is_read = match body.size_hint().exact() {
             Some(bytes) => bytes <= most,
-            None => entry.has_keys_of_bodies(),
+            None => {
+                let path = ojs::resolved(parts.uri.path());
+                let may_be_json = !is_upload(parts) && !is_packed(&parts.headers);
+                may_be_json && entry.has_key_in_body((parts.method.as_str(), &path))
+            }
         };
         if !is_read {
             return Ok((CallBody::Stream(Some(body)), None));
         }
         let patience = self.sidecar.live().settings.server.body_timeout;
         let room = &self.sidecar.call_bodies;
-        let (bytes, taken) = body::read(body, most as usize, patience, room).await?;
-        Ok((CallBody::Whole(bytes), Some(taken)))
+        match body::read(body, most as usize, patience, room).await {
+            Ok((bytes, taken)) => Ok((CallBody::Whole(bytes), Some(taken))),
+            // It has a part of a key, which is found unreadable.
+            Err(ReadError::TooLarge(_)) => Ok((CallBody::Stream(None), None)),
+            Err(why) => Err(why.into()),
+        }
     }
 
     /// Makes a call, and heeds what the service says. From when on it may be made again, if at all, and what came of it

@@ -3,6 +3,7 @@
 use tokio::io::AsyncReadExt as _;
 
 use super::prelude::*;
+use crate::servers::vendor::sum;
 
 /// One start an hour, and nobody waits.
 const ONE: &str = "rate = { limit = 1, period = '1h' }\non_limit = 'reject'";
@@ -129,5 +130,45 @@ async fn a_value_beyond_ascii_is_one_key_for_jobs_and_calls() {
         (&[], 200),
     ] {
         assert_eq!(call(&world, "/", lines).await, status, "{lines:?}");
+    }
+}
+
+/// Sends a body without a length; the status, and the code of an error.
+async fn chunked(world: &World, path: &str, kind: &str, body: &str) -> String {
+    let head = format!("Host: a\r\nConnection: close\r\nContent-Type: {kind}");
+    let body = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let head = format!("POST {path} HTTP/1.1\r\n{head}\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let reply = world.raw(&[head, body].concat()).await;
+    let code = reply.split("\"code\":\"").nth(1);
+    let code = code.and_then(|rest| rest.split('"').next());
+    [status(&reply), code.unwrap_or_default()].join(" ")
+}
+
+/// Only what makes the key of a call is read whole, however the body comes.
+#[tokio::test(start_paused = true)]
+async fn a_large_body_without_a_length_passes_unless_it_makes_the_key() {
+    let rate = "rate = { limit = 100, period = '1m' }";
+    let by_model = format!("key = 'm:{{json.model}}'\n{rate}");
+    let by_budget = format!(
+        "[[egress.budget]]\nname = 'b'\nkey = 'b:{{json.model}}'\nonly = ['POST /chat']\n{rate}"
+    );
+    let text = "x".repeat(2 << 20);
+    let (json, upload) = ("application/json", "multipart/form-data; boundary=x");
+    let said = json!({"model": "a", "text": text}).to_string();
+    let packed = format!("{json}\r\nContent-Encoding: gzip");
+    let (passes, unread) = ("200 ", "413 key_unreadable");
+    for (config, path, kind, body, becomes) in [
+        (&by_model, "/files", upload, &text, passes),
+        (&by_model, "/files", json, &said, unread),
+        (&by_model, "/files", &packed, &said, unread),
+        (&by_budget, "/files", json, &said, passes),
+        (&by_budget, "/chat", upload, &text, passes),
+        (&by_budget, "/chat", json, &said, unread),
+    ] {
+        let world = World::start("", config, |_| Answer::ok()).await;
+        let became = chunked(&world, path, kind, body).await;
+        assert_eq!(became, becomes, "{config} {path} {kind}");
+        let came = world.vendor.calls().first().map(|call| call.sum);
+        assert_eq!(came, (becomes == passes).then(|| sum(body.as_bytes())));
     }
 }
