@@ -20,23 +20,30 @@ const COME_BACK: &str = "ThrottlingException";
 pub(super) enum AmazonProtocol {
     Json,
     Cbor,
-    /// S3, and what is called by forms, such as SES, SNS and EC2.
+    /// What is called by forms, such as SES and SNS.
     Xml,
+    /// XML without a wrapper.
+    S3,
+    /// XML that is wrapped in another way.
+    Ec2,
 }
 
 impl AmazonProtocol {
     /// That of a call with these headers; `None`: it is not signed for AWS.
     pub(super) fn of(headers: &HeaderMap) -> Option<AmazonProtocol> {
-        let login = headers.get(header::AUTHORIZATION)?;
-        if !login.as_bytes().starts_with(SIGNED) {
+        let login = headers.get(header::AUTHORIZATION)?.as_bytes();
+        if !login.starts_with(SIGNED) {
             return None;
         }
         let kind = headers.get(header::CONTENT_TYPE);
         let kind = kind.map_or(&b""[..], HeaderValue::as_bytes);
-        let has = |word: &str| memchr::memmem::find(kind, word.as_bytes()).is_some();
+        let has = |text: &[u8], word: &str| memchr::memmem::find(text, word.as_bytes()).is_some();
+        // What is put into S3 may be of any type.
         Some(match () {
-            () if has("json") => AmazonProtocol::Json,
-            () if has("cbor") => AmazonProtocol::Cbor,
+            () if has(login, "/s3/aws4_") || has(login, "/s3express/aws4_") => AmazonProtocol::S3,
+            () if has(login, "/ec2/aws4_") => AmazonProtocol::Ec2,
+            () if has(kind, "json") => AmazonProtocol::Json,
+            () if has(kind, "cbor") => AmazonProtocol::Cbor,
             () => AmazonProtocol::Xml,
         })
     }
@@ -54,13 +61,21 @@ impl AmazonProtocol {
                 ("application/json", said.to_string().into_bytes())
             }
             AmazonProtocol::Cbor => ("application/cbor", cbor(code)),
-            AmazonProtocol::Xml => {
-                let message = escaped(&fault.message);
-                let id = escaped(id);
-                let said = format!(
-                    "<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code><Message>{message}</Message></Error>\
-                     <RequestId>{id}</RequestId></ErrorResponse>"
-                );
+            AmazonProtocol::Xml | AmazonProtocol::S3 | AmazonProtocol::Ec2 => {
+                let (message, id) = (escaped(&fault.message), escaped(id));
+                let said = format!("<Code>{code}</Code><Message>{message}</Message>");
+                let said = match self {
+                    AmazonProtocol::S3 => {
+                        format!("<Error>{said}<RequestId>{id}</RequestId></Error>")
+                    }
+                    AmazonProtocol::Ec2 => format!(
+                        "<Response><Errors><Error>{said}</Error></Errors><RequestID>{id}</RequestID></Response>"
+                    ),
+                    _ => format!(
+                        "<ErrorResponse><Error><Type>Sender</Type>{said}</Error>\
+                         <RequestId>{id}</RequestId></ErrorResponse>"
+                    ),
+                };
                 ("text/xml", said.into_bytes())
             }
         };
@@ -142,6 +157,30 @@ mod tests {
             "<ErrorResponse><Error><Type>Sender</Type><Code>ThrottlingException</Code>\
              <Message>key &lt;a&amp;b&gt;? is limited</Message></Error><RequestId>r&lt;1</RequestId></ErrorResponse>"
         );
+        // S3 and EC2 wrap it as nobody else does: Go's SDK reads no other form.
+        for (service, begins, ends) in [
+            (
+                "s3",
+                "<Error><Code>",
+                "<RequestId>r&lt;1</RequestId></Error>",
+            ),
+            (
+                "ec2",
+                "<Response><Errors><Error><Code>",
+                "</Error></Errors><RequestID>r&lt;1</RequestID></Response>",
+            ),
+        ] {
+            let login = LOGIN.replace("/ses/", &format!("/{service}/")) + ", SignedHeaders=host";
+            let login = HeaderValue::from_str(&login).unwrap();
+            // Of what is put into S3 this is the type.
+            let kind = HeaderValue::from_static("application/json");
+            let signed = [(header::AUTHORIZATION, login), (header::CONTENT_TYPE, kind)];
+            let signed = HeaderMap::from_iter(signed);
+            let (_, body) = told(AmazonProtocol::of(&signed).unwrap(), &fault);
+            let body = String::from_utf8(body).unwrap();
+            let code = format!("{begins}ThrottlingException</Code><Message>key &lt;a&amp;b&gt;?");
+            assert!(body.starts_with(&code) && body.ends_with(ends), "{body}");
+        }
         let (_, body) = told(AmazonProtocol::Json, &fault);
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(body["__type"], COME_BACK);
