@@ -86,7 +86,8 @@ async fn addresses(
     env: &DoctorEnv,
     report: &mut Diagnosis,
 ) {
-    let (says, todo) = match env.net.look_up(&url.host, url.port).await {
+    let within = settings.upstream.connect_timeout;
+    let (says, todo) = match env.net.look_up(&url.host, url.port, within).await {
         Err(why) => {
             let todo = "is the name right, and does this host know it?";
             (format!("{url}: {why}"), Some(todo))

@@ -15,7 +15,8 @@ use super::socket::Socket;
 const AHEAD: Duration = Duration::from_millis(250);
 
 /// How the system asks whether a silent peer is still there.
-pub(super) struct Probes {
+#[derive(Clone, Copy, Debug)]
+pub struct Probes {
     /// The silence before the first probe.
     silence: Duration,
     /// The time between two probes.
@@ -31,21 +32,39 @@ pub(super) const OF_CLIENTS: Probes = Probes {
     missed: 3,
 };
 
-/// For the backend: an ACK must not wait long for an answer on a dead connection.
-const OF_BACKEND: Probes = Probes {
-    silence: Duration::from_secs(2),
-    each: Duration::from_secs(1),
-    missed: 3,
-};
+impl Probes {
+    /// For the backend: an ACK must not wait long for an answer on a dead connection. That shows within 5 s.
+    pub const OF_BACKEND: Probes = Probes {
+        silence: Duration::from_secs(2),
+        each: Duration::from_secs(1),
+        missed: 3,
+    };
+
+    /// For services that are called once: some think for minutes, and a path that is broken for some seconds must not
+    /// lose their answer. A dead connection shows within 60 s.
+    pub const OF_SERVICES: Probes = Probes {
+        silence: Duration::from_secs(15),
+        each: Duration::from_secs(15),
+        missed: 3,
+    };
+
+    /// After how long a connection has ended whose peer is gone.
+    fn noticed(&self) -> Duration {
+        self.silence + self.each * self.missed
+    }
+}
 
 /// Opens a connection to the first of a name's addresses that answers. If it dies without a word, that shows
-/// within 5 s, unless a large body is under way.
+/// when all probes are missed, unless a large body is under way.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
-pub(super) async fn open(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Socket> {
+pub(super) async fn open(
+    addresses: impl Iterator<Item = SocketAddr>,
+    probes: &Probes,
+) -> io::Result<Socket> {
     let stream = first_of(addresses, TcpStream::connect).await?;
     stream.set_nodelay(true)?;
-    probe_when_silent(SockRef::from(&stream), &OF_BACKEND)?;
-    Socket::opened(stream)
+    probe_when_silent(SockRef::from(&stream), probes)?;
+    Socket::opened(stream, probes.noticed())
 }
 
 /// Has the system end the connection when its peer is gone. Connections that a listener accepts inherit this.
@@ -128,27 +147,30 @@ mod tests {
     #[tokio::test]
     async fn a_host_that_vanished_is_noticed() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut there = Net::Tcp.bind(any).await.unwrap();
-        let opened = open(std::iter::once(there.local_addr().unwrap()))
-            .await
-            .unwrap();
-        let Ok((Stream::Tcp(accepted), _)) = there.accept().await else {
-            panic!("nothing came")
-        };
-        #[cfg(target_os = "linux")]
-        assert_eq!(
-            SockRef::from(&*opened).tcp_user_timeout().unwrap(),
-            Some(Duration::from_secs(5))
-        );
-        for (stream, probes) in [(opened, OF_BACKEND), (accepted, OF_CLIENTS)] {
-            let socket = SockRef::from(&*stream);
-            assert!(socket.keepalive().unwrap());
-            assert_eq!(socket.tcp_keepalive_time().unwrap(), probes.silence);
-            assert_eq!(socket.tcp_keepalive_interval().unwrap(), probes.each);
-            assert_eq!(socket.tcp_keepalive_retries().unwrap(), probes.missed);
+        for (probes, seconds) in [(Probes::OF_BACKEND, 5), (Probes::OF_SERVICES, 60)] {
+            let mut there = Net::Tcp.bind(any).await.unwrap();
+            let address = there.local_addr().unwrap();
+            let Ok(Stream::Tcp(opened)) = Net::Tcp.open(vec![address], &probes).await else {
+                panic!("nothing was opened")
+            };
+            let Ok((Stream::Tcp(accepted), _)) = there.accept().await else {
+                panic!("nothing came")
+            };
+            let noticed = Duration::from_secs(seconds);
+            assert_eq!(probes.noticed(), noticed);
+            #[cfg(target_os = "linux")]
+            assert_eq!(
+                SockRef::from(&*opened).tcp_user_timeout().unwrap(),
+                Some(noticed)
+            );
+            for (stream, probes) in [(opened, probes), (accepted, OF_CLIENTS)] {
+                let socket = SockRef::from(&*stream);
+                assert!(socket.keepalive().unwrap());
+                assert_eq!(socket.tcp_keepalive_time().unwrap(), probes.silence);
+                assert_eq!(socket.tcp_keepalive_interval().unwrap(), probes.each);
+                assert_eq!(socket.tcp_keepalive_retries().unwrap(), probes.missed);
+            }
         }
-        let noticed = OF_BACKEND.silence + OF_BACKEND.each * OF_BACKEND.missed;
-        assert_eq!(noticed, Duration::from_secs(5));
     }
 
     /// A program that pauses with a full buffer is there: Linux itself does not tell it from a host that vanished.
@@ -162,7 +184,9 @@ mod tests {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut there = Net::Tcp.bind(any).await.unwrap();
         let address = there.local_addr().unwrap();
-        let mut opened = open(std::iter::once(address)).await.unwrap();
+        let mut opened = open(std::iter::once(address), &Probes::OF_BACKEND)
+            .await
+            .unwrap();
         let (mut accepted, _) = there.accept().await.unwrap();
         let bound = |opened: &Socket| SockRef::from(&**opened).tcp_user_timeout().unwrap();
         let small = Some(Duration::from_secs(5));

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::net::TcpSocket;
 
+use super::dial::{self, Probes};
 use super::socket::Socket;
 use super::stream::Stream;
-use super::{dial, names, sim};
+use super::{names, sim};
 
 /// Where connections come from and go to.
 #[derive(Clone, Debug, Default)]
@@ -52,22 +54,30 @@ impl Net {
 
     /// Opens a connection to the first address of `host` that answers.
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Stream> {
-        let found = self.look_up(host, port).await?;
-        self.open(found).await
+        let found = self.look_up(host, port, names::PATIENCE).await?;
+        self.open(found, &Probes::OF_BACKEND).await
     }
 
-    /// All addresses of `host`, in the order in which to try them.
-    pub async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    /// All addresses of `host`, in the order in which to try them, for a connection that opens within this time.
+    pub async fn look_up(
+        &self,
+        host: &str,
+        port: u16,
+        within: Duration,
+    ) -> io::Result<Vec<SocketAddr>> {
         match self {
-            Net::Tcp => names::addresses(host, port).await,
+            Net::Tcp => names::addresses(host, port, within).await,
             Net::Sim(network) => Ok(network.look_up(host, port)),
         }
     }
 
     /// Opens a connection to the first of these that answers, and to no other address.
-    pub async fn open(&self, addresses: Vec<SocketAddr>) -> io::Result<Stream> {
+    pub async fn open(&self, addresses: Vec<SocketAddr>, probes: &Probes) -> io::Result<Stream> {
         match self {
-            Net::Tcp => dial::open(addresses.into_iter()).await.map(Stream::Tcp),
+            Net::Tcp => {
+                let opened = dial::open(addresses.into_iter(), probes).await;
+                opened.map(Stream::Tcp)
+            }
             Net::Sim(network) => {
                 let port = addresses.first().map_or(0, SocketAddr::port);
                 network.connect(port).await.map(Stream::Sim)

@@ -7,6 +7,7 @@ pub mod sim;
 mod socket;
 mod stream;
 
+pub use dial::Probes;
 pub use door::{Listener, Net};
 pub use socket::{SMALL_BODY, Socket};
 pub use stream::Stream;

@@ -10,9 +10,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long a caller waits for a look-up. It is a little less than the time for a connection, so that the error names
-/// the look-up.
-const LONGEST: Duration = Duration::from_millis(1_900);
+/// How long a connection may take whose caller has no time of its own for that.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long addresses that came too late are kept before the next look-up. Where each look-up takes that long, nobody
 /// would ever have an address otherwise.
@@ -33,19 +32,26 @@ struct LookUp {
     asked: bool,
 }
 
-/// All addresses of `host` with this port, in the order in which to try them.
+/// All addresses of `host` with this port, in the order in which to try them, for a connection that opens `within` this
+/// time.
 ///
 /// # Errors
 /// There are none, or they were not found in time.
-pub(super) async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+pub(super) async fn addresses(
+    host: &str,
+    port: u16,
+    within: Duration,
+) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
-    let mut looked_up = join(host);
-    let found = tokio::time::timeout(LONGEST, looked_up.wait_for(Option::is_some)).await;
+    // A little less, so that the error names the look-up.
+    let longest = within - within / 20;
+    let mut looked_up = join(host, longest);
+    let found = tokio::time::timeout(longest, looked_up.wait_for(Option::is_some)).await;
     let late =
         |why: &str| io::Error::new(io::ErrorKind::TimedOut, format!("the name {host} {why}"));
-    let found = found.map_err(|_| late(&format!("was not looked up within {LONGEST:?}")))?;
+    let found = found.map_err(|_| late(&format!("was not looked up within {longest:?}")))?;
     let found = found
         .map_err(|_| late("is not looked up any more"))?
         .clone();
@@ -58,9 +64,9 @@ pub(super) async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAdd
 }
 
 /// The running or kept look-up of a name, or a new one.
-fn join(host: &str) -> watch::Receiver<Option<LookedUp>> {
+fn join(host: &str, longest: Duration) -> watch::Receiver<Option<LookedUp>> {
     let name = host.to_owned();
-    join_or(host, move || {
+    join_or(host, longest, move || {
         let name = name.clone();
         async move {
             let found = tokio::net::lookup_host((name, 0)).await?;
@@ -72,6 +78,7 @@ fn join(host: &str) -> watch::Receiver<Option<LookedUp>> {
 /// Like [`join`], but starts a new one with `look_up`.
 fn join_or<L>(
     host: &str,
+    longest: Duration,
     look_up: impl Fn() -> L + Send + 'static,
 ) -> watch::Receiver<Option<LookedUp>>
 where
@@ -90,21 +97,25 @@ where
             asked: false,
         };
         all.insert(host.to_owned(), new);
-        tokio::spawn(keep(host.to_owned(), give, look_up));
+        tokio::spawn(keep(host.to_owned(), longest, give, look_up));
         found
     })
 }
 
 /// Looks a name up. If that takes too long, the addresses are kept and looked up anew for as long as somebody asks for
 /// them. The old addresses stand until then, so that nobody waits.
-async fn keep<L>(host: String, give: watch::Sender<Option<LookedUp>>, look_up: impl Fn() -> L)
-where
+async fn keep<L>(
+    host: String,
+    longest: Duration,
+    give: watch::Sender<Option<LookedUp>>,
+    look_up: impl Fn() -> L,
+) where
     L: Future<Output = io::Result<Vec<IpAddr>>>,
 {
     loop {
         let begun = Instant::now();
         let found = look_up().await;
-        let is_kept = found.is_ok() && begun.elapsed() > LONGEST;
+        let is_kept = found.is_ok() && begun.elapsed() > longest;
         give.send_replace(Some(found.map_err(|why| (why.kind(), why.to_string()))));
         if !is_kept {
             break;
@@ -128,15 +139,17 @@ mod tests {
 
     use super::*;
 
+    const LONGEST: Duration = Duration::from_millis(1_900);
+
     #[tokio::test]
     async fn who_asks_for_a_name_meanwhile_waits_for_the_same_look_up() {
-        let asked = [join("localhost"), join("localhost")];
+        let asked = [join("localhost", LONGEST), join("localhost", LONGEST)];
         assert!(asked[0].same_channel(&asked[1]));
-        let found = addresses("localhost", 80).await.unwrap();
+        let found = addresses("localhost", 80, PATIENCE).await.unwrap();
         assert!(found.iter().all(|address| address.ip().is_loopback()));
         assert!(!found.is_empty());
         LOOK_UPS.with_borrow(|all| assert!(all.is_empty()));
-        let literal = addresses("::1", 80).await.unwrap();
+        let literal = addresses("::1", 80, PATIENCE).await.unwrap();
         assert_eq!(literal, ["[::1]:80".parse().unwrap()]);
         LOOK_UPS.with_borrow(|all| assert!(all.is_empty()));
     }
@@ -147,12 +160,13 @@ mod tests {
         let (_give, found) = watch::channel(None);
         let asked = false;
         LOOK_UPS.with_borrow_mut(|all| all.insert("slow.test".to_owned(), LookUp { found, asked }));
-        let error = addresses("slow.test", 80).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(
-            error.to_string(),
-            "the name slow.test was not looked up within 1.9s"
-        );
+        for (within, said) in [(2, "1.9s"), (20, "19s")] {
+            let within = Duration::from_secs(within);
+            let error = addresses("slow.test", 80, within).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            let said = format!("the name slow.test was not looked up within {said}");
+            assert_eq!(error.to_string(), said);
+        }
     }
 
     const THERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -160,7 +174,7 @@ mod tests {
     /// The look-up at a slow name server, unless its addresses are known. `known`: how often it finds them.
     fn slowly(known: usize) -> watch::Receiver<Option<LookedUp>> {
         let left = AtomicUsize::new(known);
-        join_or("slow.test", move || {
+        join_or("slow.test", LONGEST, move || {
             let found = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
             async move {
                 tokio::time::sleep(2 * LONGEST).await;
@@ -177,12 +191,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn addresses_that_come_too_late_are_there_for_as_long_as_they_are_asked_for() {
         let _first = slowly(3);
-        assert!(addresses("slow.test", 80).await.is_err());
+        assert!(addresses("slow.test", 80, PATIENCE).await.is_err());
         tokio::time::sleep(2 * LONGEST).await;
         let begun = Instant::now();
         while begun.elapsed() < 3 * KEPT {
             let asked = Instant::now();
-            let found = addresses("slow.test", 80).await.unwrap();
+            let found = addresses("slow.test", 80, PATIENCE).await.unwrap();
             assert_eq!(found, [SocketAddr::new(THERE, 80)]);
             assert_eq!(asked.elapsed(), Duration::ZERO);
             tokio::time::sleep(Duration::from_secs(1)).await;

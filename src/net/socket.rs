@@ -11,15 +11,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// How long the other host may leave bytes of ours unacknowledged. Probes do not run while bytes are under way, and
-/// by itself the system would send those again for a quarter of an hour.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
-
 /// The most bytes that a peer has room for although it does not read. Under a larger body the system does not show that
 /// a host has vanished.
 pub const SMALL_BODY: usize = 32 * 1024;
 
-/// A socket. One that we opened shows within 5 s that its host vanished, as long as little is under way.
+/// A socket. One that we opened shows in time that its host vanished, as long as little is under way.
 ///
 /// Linux counts a peer that lives and has no room just as one that vanished. So the bound is taken off once more than
 /// 32 KiB were written since something was read: what reads a large body may pause, and the exchange has timeouts of
@@ -28,6 +24,9 @@ pub const SMALL_BODY: usize = 32 * 1024;
 #[derive(Debug)]
 pub struct Socket {
     stream: TcpStream,
+    /// How long the other host may leave bytes of ours unacknowledged. Probes do not run while bytes are under way, and by
+    /// itself the system would send those again for a quarter of an hour.
+    unacknowledged: Duration,
     /// The bytes that were written since something was read; `None`: it has no bound.
     unread: Option<usize>,
     /// Whether an exchange begins, as long as HTTP is spoken.
@@ -39,16 +38,18 @@ impl Socket {
     pub(super) fn accepted(stream: TcpStream) -> Socket {
         Socket {
             stream,
+            unacknowledged: Duration::ZERO,
             unread: None,
             begins: Weak::new(),
         }
     }
 
-    /// One that we opened.
-    pub(super) fn opened(stream: TcpStream) -> io::Result<Socket> {
-        bound_silence(&stream, Some(UNACKNOWLEDGED))?;
+    /// One that we opened, and whose host may leave bytes unacknowledged for so long.
+    pub(super) fn opened(stream: TcpStream, unacknowledged: Duration) -> io::Result<Socket> {
+        bound_silence(&stream, Some(unacknowledged))?;
         Ok(Socket {
             stream,
+            unacknowledged,
             unread: Some(0),
             begins: Weak::new(),
         })
@@ -77,7 +78,7 @@ impl Socket {
     /// Sets the bound again if it was taken off.
     fn bind_again(&mut self) {
         if self.unread.as_mut().map(std::mem::take) > Some(SMALL_BODY) {
-            let _ended = bound_silence(&self.stream, Some(UNACKNOWLEDGED));
+            let _ended = bound_silence(&self.stream, Some(self.unacknowledged));
         }
     }
 }

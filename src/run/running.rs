@@ -23,7 +23,7 @@ use crate::desk::{BackendFacts, Proxy, ProxySettings, Sidecar};
 use crate::egress::Egress;
 use crate::inquiry::adopt;
 use crate::jobs::sweep::{self, give_back};
-use crate::net::{Listener, Net};
+use crate::net::{Listener, Net, Probes};
 use crate::server;
 use crate::show::state::SidecarFacts;
 use crate::store::LedgerExt;
@@ -578,6 +578,7 @@ pub(crate) fn call_bounds(settings: &Settings) -> upstream::CallBounds {
 fn egress_bounds(settings: &Settings) -> upstream::CallBounds {
     let silence = Duration::from_secs(600);
     upstream::CallBounds {
+        probes: Probes::OF_SERVICES,
         head: silence,
         silence: Some(silence),
         ..call_bounds(settings)

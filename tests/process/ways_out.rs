@@ -24,6 +24,40 @@ fn serve(addr: SocketAddr) {
     });
 }
 
+/// In how many hundredths of a second the system asks whether who listens here is still there; `None`: it does not yet.
+fn probed_in(port: u16) -> Option<u32> {
+    let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let to = format!(":{port:04X}");
+    let mut lines = all.lines().map(|line| line.split_whitespace().collect());
+    let line = lines.find(|line: &Vec<_>| line[2].ends_with(&to))?;
+    u32::from_str_radix(line[5].strip_prefix("02:")?, 16).ok()
+}
+
+/// A vendor may think for minutes, and its path may be broken for some seconds meanwhile.
+#[test]
+fn a_silent_service_is_given_more_time_than_the_backend() {
+    let (service, (say, may_say)) = (port::own(), std::sync::mpsc::channel::<()>());
+    let may_say = std::sync::Mutex::new(may_say);
+    connections::each_at(service, move |mut stream| {
+        let _read = stream.read(&mut [0; 4096]).unwrap();
+        may_say.lock().unwrap().recv().unwrap();
+        let reply = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        stream.write_all(reply).unwrap();
+    });
+    let (entry, calls) = way_out(service, "");
+    let server = format!(
+        "[server]\nupstream = \"none\"\nadmin_listen = \"{}\"",
+        port::own()
+    );
+    let _sidecar = Sidecar::run(&format!("{server}\n{entry}"));
+    let call = std::thread::spawn(move || get(calls, "/").status);
+    wait("the probes", || probed_in(service.port()).is_some());
+    // Of the backend it is 2 s.
+    assert!(probed_in(service.port()) > Some(1_000));
+    say.send(()).unwrap();
+    assert_eq!(call.join().unwrap(), 200);
+}
+
 const UP: &str = "ojs_throttle_service_up{egress=\"out\"}";
 
 #[test]

@@ -7,6 +7,7 @@ use http::header::{HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
 
 use super::target::Path;
+use ojs_net::Probes;
 
 /// How many times longer than its request a reply may be in any case. A batch is echoed job by job, each with more
 /// members than were sent.
@@ -53,6 +54,8 @@ pub struct Reply {
 pub struct CallBounds {
     /// How long opening a connection may take, TLS included. Default 2 s.
     pub connect: Duration,
+    /// How a connection shows that its other end has vanished. Default: as the backend's.
+    pub probes: Probes,
     /// How long a connection stays idle. Default 4 s: Node closes after 5 s, and closing first
     /// is what keeps a request from meeting a close.
     pub idle: Duration,
@@ -73,6 +76,7 @@ impl Default for CallBounds {
     fn default() -> CallBounds {
         CallBounds {
             connect: Duration::from_secs(2),
+            probes: Probes::OF_BACKEND,
             idle: Duration::from_secs(4),
             head: Duration::from_secs(30),
             body: Duration::from_secs(30),

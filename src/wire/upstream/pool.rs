@@ -89,13 +89,14 @@ impl ConnectionPool {
             UpstreamError::Unreachable(format!("{target:?}: {error}{hint}"))
         };
         let open = async {
-            let found = net.look_up(target.host(), target.port()).await;
+            let (host, port) = (target.host(), target.port());
+            let found = net.look_up(host, port, limits.connect).await;
             let found = found.map_err(failed)?;
             if let Some(called) = called {
-                called.check(target.host(), &found)?;
+                called.check(host, &found)?;
             }
             // To these: a second look-up could find others.
-            let stream = net.open(found).await.map_err(failed)?;
+            let stream = net.open(found, &limits.probes).await.map_err(failed)?;
             if called.as_ref().is_some_and(|of| of.leads_back(&stream)) {
                 return Err(UpstreamError::LeadsBack);
             }
