@@ -248,6 +248,33 @@ async fn what_it_cannot_keep_of_one_fails_no_other() {
     assert!(started(&take(&guarded, claimed("c", 1, &free)).await));
 }
 
+/// A client that listens and never ends its transaction fills the queue: no end of a job can be written until then.
+#[tokio::test]
+async fn a_full_queue_of_notifications_is_a_failure_of_the_server() {
+    let server = shared_postgres();
+    let guard = Guard::new(
+        Arc::new(on(&server, "crowded", "a", 5_000)),
+        OnStoreError::Closed,
+    );
+    guard.due(9).await.unwrap();
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(&guard, claimed("1", 1, &one)).await));
+    // The server says it at the end of a transaction.
+    sql(
+        &server,
+        "CREATE FUNCTION crowded.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000';
+         END $$;
+         CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON crowded.rows
+             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION crowded.refuse()",
+    );
+    let ended = guard.end("1", None).await;
+    sql(&server, "DROP FUNCTION crowded.refuse CASCADE");
+    guard.due(9).await.unwrap();
+    let next = take_answered(&guard, &claimed("2", 1, &one)).await;
+    assert!(started(&next), "the end was lost: {ended:?}, {next:?}");
+}
+
 /// It may start while the store is lost, and be out when the store is back.
 #[tokio::test]
 async fn what_it_cannot_keep_does_not_hold_up_its_return() {
