@@ -139,6 +139,24 @@ impl RedisStore {
         wire::reserved(&told).ok_or_else(|| self.strange(&told))
     }
 
+    /// One look reads a part of the offers only, and says where the next one goes on.
+    async fn offers(&self, lane: &str, max: usize) -> Result<Vec<Row>, StoreError> {
+        let (mut rows, mut from) = (Vec::new(), 0);
+        loop {
+            let most = max - rows.len();
+            let write = |to: &mut Cmd| {
+                to.arg("offered").arg(lane).arg(most).arg(from);
+            };
+            let told = self.run(&self.scripts.look, write).await?;
+            let next = told.get(1).and_then(wire::int);
+            from = next.ok_or_else(|| self.strange(&told))?;
+            rows.extend(self.rows_in(told.get(2..).unwrap_or_default())?);
+            if from == 0 || rows.len() >= max {
+                return Ok(rows);
+            }
+        }
+    }
+
     async fn overdue(&self, which: LooksAfter, max: usize) -> Result<Vec<Row>, StoreError> {
         let data = remote::data(self).await?;
         let mut command = self.command(&self.scripts.due, &data);
@@ -319,14 +337,15 @@ impl Ledger for RedisStore {
 
     fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
+            let (what, of) = match which {
+                RowsOf::Job(job) => ("row", job.to_owned()),
+                RowsOf::Out { max } => ("rows", max.to_string()),
+                RowsOf::Offered { scope, queue, max } => {
+                    return self.offers(&record::lane(scope, queue), max).await;
+                }
+            };
             let write = |to: &mut Cmd| {
-                match which {
-                    RowsOf::Job(job) => to.arg("row").arg(job),
-                    RowsOf::Offered { scope, queue, max } => {
-                        to.arg("offered").arg(record::lane(scope, queue)).arg(max)
-                    }
-                    RowsOf::Out { max } => to.arg("rows").arg(max),
-                };
+                to.arg(what).arg(of);
             };
             let told = self.run(&self.scripts.look, write).await?;
             self.rows_in(told.get(1..).unwrap_or_default())

@@ -175,7 +175,10 @@ async fn offer_many(store: &dyn Ledger, name: &str, queue: &str, count: usize) {
         claimed.queue = queue.into();
         Change::Offer { claimed }
     });
-    store.set_all(offers.collect()).await.unwrap();
+    let offers: Vec<Change> = offers.collect();
+    for some in offers.chunks(500) {
+        store.set_all(some.to_vec()).await.unwrap();
+    }
 }
 
 /// Rows of one that is gone are told of while their claims may stand, and go when they are worth nothing.
@@ -293,6 +296,26 @@ pub async fn jobs_of_a_lane_are_found_behind_those_of_another(rig: &Rig) {
     }
     let of = |wake: &Wake| matches!(wake, Wake::Offered { queue, .. } if &**queue == "other");
     heard(&*b, of).await;
+}
+
+/// The three that `a` offers of another queue are found behind so `many` of one queue.
+async fn found_behind(rig: &Rig, many: usize) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    offer_many(&*a, "a", "queue", many).await;
+    offer_many(&*a, "z", "other", 3).await;
+    let found = b.offered(0, "other", 9).await.unwrap();
+    assert_eq!(names(&found), ["z-000", "z-001", "z-002"]);
+    assert_eq!(b.offered(0, "queue", 16).await.unwrap().len(), 16);
+}
+
+/// One sidecar may hold tens of thousands of jobs of a queue that no worker asks for.
+pub async fn jobs_of_a_lane_are_found_behind_thousands_of_another(rig: &Rig) {
+    found_behind(rig, 2_500).await;
+}
+
+/// More than Redis reads in one go.
+pub async fn jobs_of_a_lane_are_found_behind_a_whole_reading(rig: &Rig) {
+    found_behind(rig, 10_500).await;
 }
 
 /// How many jobs others hold, by queue, as one sees it.

@@ -39,3 +39,8 @@ crate::stamp!(
 );
 crate::stamp_contract!(rig());
 crate::stamp_fleet!(rig());
+crate::stamp!(
+    fleet,
+    rig(),
+    [jobs_of_a_lane_are_found_behind_a_whole_reading]
+);

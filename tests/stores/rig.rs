@@ -213,6 +213,7 @@ macro_rules! fleet {
                 what_the_dead_have_offered_is_forgotten,
                 offered_jobs_crowd_out_nothing_else,
                 jobs_of_a_lane_are_found_behind_those_of_another,
+                jobs_of_a_lane_are_found_behind_thousands_of_another,
                 jobs_that_others_hold_are_counted_by_queue,
                 rows_that_are_out_are_read_with_their_limits,
                 what_is_held_is_believed_for_a_minute,

@@ -43,21 +43,32 @@ elseif verb == 'rows' then
     end
   end
 elseif verb == 'offered' then
-  local lane, most = arg(), num()
+  -- The server does nothing else meanwhile: after so many offers the caller asks again, and the next ones are read.
+  local LOOK = 5000
+  local lane, most, from, left = arg(), num(), num(), LOOK
+  local next_look, seen_at, others = from + LOOK, {}, {}
+  told[2] = 0
   local known = redis.call('ZRANGE', P .. 'live', 0, 999, 'WITHSCORES')
   for i = 1, #known, 2 do
-    local other, seen = known[i], tonumber(known[i + 1])
+    if known[i] ~= owner then others[#others + 1] = known[i] end
+    seen_at[known[i]] = tonumber(known[i + 1])
+  end
+  -- By name, as beats come between two looks.
+  table.sort(others)
+  for _, other in ipairs(others) do
+    local seen, set = seen_at[other], index(other, 'h')
     -- As in due.lua: who is gone for certain.
     local alive = seen + 5000000 > now
-    if other ~= owner then
-      -- More than anyone holds; the server does nothing else meanwhile.
-      for _, job in ipairs(redis.call('ZRANGEBYSCORE', index(other, 'h'), 0, 0, 'LIMIT', 0, 2048)) do
-        if #told > most then break end
-        local of = redis.call('HGET', P .. 'r:' .. job, 'lane')
-        local r = of == lane and row(job)
-        if r and r.place == 'h' and (alive or stands(r, seen)) then told[#told + 1] = tell(r) end
-      end
+    local jobs = redis.call('ZRANGEBYSCORE', set, 0, 0, 'LIMIT', from, left)
+    for _, job in ipairs(jobs) do
+      if #told > most + 1 then break end
+      local of = redis.call('HGET', P .. 'r:' .. job, 'lane')
+      local r = of == lane and row(job)
+      if r and r.place == 'h' and (alive or stands(r, seen)) then told[#told + 1] = tell(r) end
     end
+    left = left - #jobs
+    from = max(from - redis.call('ZCOUNT', set, 0, 0), 0)
   end
+  if left == 0 then told[2] = next_look end
 end
 return told
