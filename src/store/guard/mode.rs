@@ -12,7 +12,7 @@ pub enum OnStoreError {
     Share,
     /// Nothing that is limited starts.
     Closed,
-    /// Everything starts, as if there were no limits.
+    /// Everything starts, but for keys that a service has shut through this sidecar.
     Open,
 }
 
