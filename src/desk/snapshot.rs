@@ -185,13 +185,7 @@ impl Snapshot {
     /// queues those that are known to wait for it, of which some may have left unseen.
     pub(crate) fn waiting_for(&self, key: &Key) -> u64 {
         let held = self.held.limited_by(Space::Job, key);
-        let held: u64 = held.map(|group| group.jobs as u64).sum();
-        held + self.in_backend_for(key)
-    }
-
-    /// How many of those nobody holds.
-    pub(crate) fn in_backend_for(&self, key: &Key) -> u64 {
-        let mut waiting = 0;
+        let mut waiting = held.map(|group| group.jobs as u64).sum();
         let covered: BTreeSet<&str> = self.live.policies.covered(key).collect();
         let pending = self.pending.get(key);
         for queue in &covered {

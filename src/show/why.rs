@@ -557,8 +557,11 @@ impl Asker<'_> {
         let calls = self.sidecar().calling.lines.shares(&limited.key);
         let groups = group_facts(one, self.now().held.shares_of(limited), calls);
         put(&mut limit, "groups", groups);
-        let in_backend =
-            (limited.space == Space::Job).then(|| self.now().in_backend_for(&limited.key));
+        let in_backend = (limited.space == Space::Job).then(|| {
+            let (now, key) = (self.now(), &limited.key);
+            let held = now.held.limited_by(Space::Job, key);
+            now.waiting_for(key) - held.map(|group| group.jobs as u64).sum::<u64>()
+        });
         put(&mut limit, "in_backend", in_backend);
         limit
     }

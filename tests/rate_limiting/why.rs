@@ -159,6 +159,12 @@ async fn the_advice_for_a_throttle_keeps_its_burst() {
     let answer = why(&rig, "queue=billing").await;
     let advised = r#"`ojs-throttle limit p --override '{"throttle":{"burst":3,"limit":N,"period":"PT1M"}}' --for 1h`"#;
     says(&answer, "do", advised);
+    // Nor what is set by hand beside it.
+    rig.client.limit("p", json!({"concurrency": 9})).await;
+    let answer = why(&rig, "queue=billing").await;
+    let advised =
+        r#"--override '{"concurrency":9,"throttle":{"burst":3,"limit":N,"period":"PT1M"}}'"#;
+    says(&answer, "do", advised);
 }
 
 /// Which keys are in front, how many are held, and how many wait behind.

@@ -281,7 +281,8 @@ fn raise(view: &LimitView, set: Option<&Override>, strategy: Strategy, name: &st
     let is_endless = set.is_some_and(|set| set.expires_at.is_none());
     let lasts = if is_endless { "" } else { " --for 1h" };
     let blanks = |own: Limits| {
-        let text = with_blanks(&own, set, view.currency.as_ref());
+        let stands = set.or(view.set.as_deref());
+        let text = with_blanks(&own, stands, view.currency.as_ref());
         format!("--override {}{lasts}", shell_word(&text))
     };
     let option = match strategy {
