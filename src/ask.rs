@@ -14,6 +14,6 @@ mod why;
 pub use by_hand::{clear, limit, pause, resume};
 pub use commands::addressed;
 pub use port::{AdminPlace, AdminPort, AskError, DEFAULT, place_of};
-pub use subqueues::{subqueues, subqueues_line};
+pub use subqueues::{subqueues, subqueues_line, unread_subqueue};
 pub use top::{keys, top};
 pub use why::{slots, why_path, why_text};

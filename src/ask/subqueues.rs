@@ -33,7 +33,10 @@ pub async fn subqueues(port: &AdminPort, args: &SubqueuesArgs) -> Result<String,
         return Ok(answer + "\n");
     }
     let state: Value = serde_json::from_str(&answer).unwrap_or_default();
-    let unread: String = list(&state, "unread").iter().map(unread_line).collect();
+    let unread = list(&state, "unread").iter().map(unread_subqueue);
+    let unread: String = unread
+        .map(|[says, todo]| format!("! {says}\n  -> {todo}\n"))
+        .collect();
     Ok(match state["queues"].as_array() {
         None => format!(
             "{}: no sidecar reads its subqueues any more\nundo: set `subqueues = true` for the queue again\n",
@@ -44,13 +47,12 @@ pub async fn subqueues(port: &AdminPort, args: &SubqueuesArgs) -> Result<String,
     })
 }
 
-/// What is said of jobs that nobody reads.
-fn unread_line(one: &Value) -> String {
-    let (jobs, name, queue) = (&one["jobs"], text(one, "name"), text(one, "queue"));
-    format!(
-        "! {jobs} jobs wait in {name}, which nobody reads: queue {queue:?} has no mark\n  \
-         -> set subqueues = true in the [[queue]] of that name, or start a sidecar once more: it looks for such jobs\n"
-    )
+/// What is said of jobs that nobody reads, and what to do about them.
+pub fn unread_subqueue(one: &Value) -> [String; 2] {
+    let (jobs, name, queue) = (&one["jobs"], &one["name"], &one["queue"]);
+    let says = format!("{jobs} jobs wait in {name}, which nobody reads: queue {queue} has no mark");
+    let todo = "set subqueues = true in the [[queue]] of that name, or start a sidecar once more: it looks for such jobs";
+    [says, todo.to_owned()]
 }
 
 /// What is said of one queue.

@@ -174,8 +174,8 @@ fn limit_lines(rows: &[&Value], today: &str) -> Vec<String> {
     let mut lines = vec![head];
     for row in rows {
         lines.push(row_line(row, width, today));
-        // Who looks for what hangs needs the workers' names, jobs that are discarded are lost, and to a spent budget no call
-        // comes back by itself.
+        // Who looks for what hangs needs the workers' names. Jobs that are discarded are lost. Callers do not try a spent
+        // budget again.
         let is_told = ["may hang", "drops jobs"].contains(&text(&row["cause"], "name"));
         if is_told || ["tokens", "money"].contains(&text(&row["state"], "unit")) {
             lines.extend(cause_lines(&row["cause"]));

@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 use super::diagnosis::{Diagnosis, Evidence, Severity};
-use crate::ask::{AdminPort, AskError, place_of, subqueues_line};
+use crate::ask::{AdminPort, AskError, place_of, subqueues_line, unread_subqueue};
 use crate::config::{RENEW, Settings};
 
 const PART: &str = "sidecar";
@@ -97,13 +97,8 @@ fn tell_subqueues(told: &Value, state: &Value, report: &mut Diagnosis) {
         add(says, is_dear.then(|| todo.to_owned()));
     }
     for one in list("unread") {
-        let (name, jobs) = (&one["name"], &one["jobs"]);
-        let says = format!(
-            "{jobs} jobs wait in {name}, which nobody reads: queue {} has no mark",
-            one["queue"]
-        );
-        let todo = "set subqueues = true in the [[queue]] of that name, or start a sidecar once more: it looks for such jobs";
-        add(says, Some(todo.to_owned()));
+        let [says, todo] = unread_subqueue(one);
+        add(says, Some(todo));
     }
 }
 

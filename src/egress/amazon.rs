@@ -22,9 +22,9 @@ pub(super) enum AmazonProtocol {
     Cbor,
     /// What is called by forms, such as SES and SNS.
     Xml,
-    /// XML without a wrapper.
+    /// XML in which the error stands alone.
     S3,
-    /// XML that is wrapped in another way.
+    /// XML with a list of errors.
     Ec2,
 }
 

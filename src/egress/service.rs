@@ -232,7 +232,7 @@ impl WayOut {
     }
 
     /// The body of a call: a small one is read whole, and takes its room. So is a larger one in which a key or a cost
-    /// stands, and one of unknown length in which a key does: if that is too large, nothing of it is left.
+    /// stands, and one of unknown length in which a key does. If that one is too large, nothing of it is left.
     async fn body(
         &self,
         entry: &EgressSettings,
@@ -255,7 +255,7 @@ impl WayOut {
         let room = &self.sidecar.call_bodies;
         match body::read(body, most as usize, patience, room).await {
             Ok((bytes, taken)) => Ok((CallBody::Whole(bytes), Some(taken))),
-            // It has a part of a key, which is found unreadable.
+            // The key of the call stands in it, and will be refused as unreadable.
             Err(ReadError::TooLarge(_)) => Ok((CallBody::Stream(None), None)),
             Err(why) => Err(why.into()),
         }

@@ -442,12 +442,13 @@ impl Shared {
                 true => f64::INFINITY,
                 false => row.pressure.unwrap_or(0.0),
             };
-            let is_asked = |row: &QueueRow| question.finds(&row.queue);
-            let most = is_asked(b).cmp(&is_asked(a));
-            most.then(pressure(b).total_cmp(&pressure(a)))
-                .then(b.refused.cmp(&a.refused))
+            let most = pressure(b).total_cmp(&pressure(a));
+            most.then(b.refused.cmp(&a.refused))
                 .then(b.waiting.cmp(&a.waiting))
         });
+        if !question.search.is_empty() {
+            rows.sort_by_cached_key(|row| !question.finds(&row.queue));
+        }
         rows.truncate(ROWS);
         for row in &mut rows {
             let of_keys = of_keys(now, row, keys);

@@ -134,8 +134,7 @@ impl Ledger for MemoryStore {
                 Change::Clear => {
                     self.overrides.clear();
                     self.numbers.lock().clear();
-                    let empty = Books::new(Keys::default(), books.seen);
-                    *books = empty;
+                    *books = Books::new(Keys::default(), books.seen);
                     true
                 }
                 _ => books.at(now).set(&change),

@@ -367,7 +367,7 @@ fn what_lies_in_subqueues_and_who_reads_it_is_told() {
     let listed = command("subqueues");
     has(
         &listed,
-        "! 3 jobs wait in old-ojst-07, which nobody reads: queue \"old\" has no mark",
+        "! 3 jobs wait in \"old-ojst-07\", which nobody reads: queue \"old\" has no mark",
     );
     let names = told("subqueues", "2 names of subqueues").unwrap();
     assert_eq!(names["level"], "ok", "{names}");

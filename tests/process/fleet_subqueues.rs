@@ -443,7 +443,7 @@ fn the_reading_ends_by_hand() {
     assert!(status == Some(1) && said.contains("3 jobs wait"), "{said}");
     assert_eq!(told(&off, "forget other").0, Some(1));
     assert_eq!(told(&off, "forget q --force").0, Some(0));
-    let begins = "no queue has subqueues\n! 3 jobs wait in q-ojst-";
+    let begins = "no queue has subqueues\n! 3 jobs wait in \"q-ojst-";
     let (status, said) = told(&off, "");
     assert!(status == Some(0) && said.starts_with(begins), "{said}");
     assert_eq!(all_of(&off), 0, "nobody reads them");

@@ -67,7 +67,8 @@ impl<'a> SentJob<'a> {
                 several |= options.replace(member.value).is_some();
             } else if member.is_named("queue") {
                 beside.push(member.value);
-            } else if OF_BACKEND.iter().any(|name| member.is_named(name)) {
+            } else if OF_BACKEND.contains(&&*member.name.text().unwrap_or_default()) {
+                // In other letters it is the producer's own, and no backend takes it for this.
                 untrue.push(member);
             }
         }
@@ -114,8 +115,8 @@ impl<'a> SentJob<'a> {
 
 /// Whether a body may have a job that [is odd](SentJob::is_odd).
 pub(super) fn may_be_odd(body: &[u8]) -> bool {
-    let names = ["queue"].iter().chain(&OF_BACKEND);
-    names.into_iter().any(|name| json::may_name(body, name))
+    let mut names = ["queue"].iter().chain(&OF_BACKEND);
+    names.any(|name| json::may_name(body, name))
 }
 
 /// The jobs of an enqueue. `None`: the body is JSON to nobody, and the backend will say what is wrong with it.

@@ -295,8 +295,8 @@ impl PostgresLink {
             "26000" | "42P05" => StoreError::Unusable(format!("{text}; {POOLED}")),
             _ if text.contains("pooling mode") => StoreError::Unusable(format!("{text}; {POOLED}")),
             "57014" | "55P03" | "25P03" => StoreError::Timeout,
-            // What it was told, and not how it is, made it fail. Limits of the program (54) may be how it is: its queue
-            // of notifications is full. Names that are too long for an index it is not told.
+            // What the server was told made it fail, not how the server is. A limit of the server (54) is how it is: its
+            // queue of notifications may be full. It is never told a name that is too long for an index.
             code if code.starts_with("22") => StoreError::Unfit(text),
             "42501" => StoreError::Unusable(format!(
                 "{text}; the user needs CREATE on the database, or to own the schema {}",
